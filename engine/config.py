@@ -144,10 +144,10 @@ def option(default: Any, **declared: Any) -> Any:
 @cache
 def options_of(record: Any) -> tuple[Option, ...]:
     """The options that a dataclass declares, in the order of its fields."""
-    found = ((one, one.metadata.get(Option)) for one in fields(record))
+    pairs = ((one, one.metadata.get(Option)) for one in fields(record))
     return tuple(
         replace(declared, name=one.name, default=None if one.default is MISSING else one.default)
-        for one, declared in found
+        for one, declared in pairs
         if declared is not None
     )
 

@@ -110,8 +110,8 @@ def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
     read = {page.number for page in document.pages[:pages_read]}
     shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]
     levels = [[item for item in shown if item.level == level] for level in sorted({item.level for item in shown})]
-    levels = [found for found in levels if len({item.page for item in found}) >= FEWEST_CHAPTERS]
-    return max(levels, key=lambda found: sum(_number_of(item.title) is not None for item in found), default=[])
+    levels = [items for items in levels if len({item.page for item in items}) >= FEWEST_CHAPTERS]
+    return max(levels, key=lambda items: sum(_number_of(item.title) is not None for item in items), default=[])
 
 
 def chapter_asked_for(question: str, chapters: Sequence[OutlineItem]) -> OutlineItem | None:
@@ -131,8 +131,8 @@ def chapter_asked_for(question: str, chapters: Sequence[OutlineItem]) -> Outline
 
 
 def _number(question: str) -> int | None:
-    found = (_value(match[1]) for pattern in (_NAMED, _ORDINAL) for match in pattern.finditer(question))
-    return next(filter(None, found), None)
+    numbers = (_value(match[1]) for pattern in (_NAMED, _ORDINAL) for match in pattern.finditer(question))
+    return next(filter(None, numbers), None)
 
 
 def _value(word: str) -> int | None:

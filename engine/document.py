@@ -214,12 +214,12 @@ class Document:
         """
         if not self.members:
             return (Stretch(self.title, "", self.pages, *_joined(self.pages)),)
-        found: list[Stretch] = []
+        stretches: list[Stretch] = []
         for member, some in groupby(self.pages, key=lambda page: self.member_at(page.number)):
             pages, title = tuple(some), member.title if member else ""
-            heading = f"\n\n# {' '.join(title.split())}\n\n" if found else ""
-            found.append(Stretch(title, heading, pages, *_joined(pages)))
-        return tuple(found)
+            heading = f"\n\n# {' '.join(title.split())}\n\n" if stretches else ""
+            stretches.append(Stretch(title, heading, pages, *_joined(pages)))
+        return tuple(stretches)
 
     @property
     def characters(self) -> int:
@@ -324,14 +324,14 @@ def _joined(pages: Iterable[Page]) -> tuple[str, tuple[int, ...]]:
 
 def _told_apart(titles: Sequence[str]) -> list[str]:
     """Make titles unique: "Lease", "Lease (2)". The result depends only on earlier titles."""
-    found: list[str] = []
+    unique: list[str] = []
     for title in titles:
         called, count = title, 1
-        while called in found:
+        while called in unique:
             count += 1
             called = f"{title} ({count})"
-        found.append(called)
-    return found
+        unique.append(called)
+    return unique
 
 
 def _titles(titles: Sequence[str]) -> str:

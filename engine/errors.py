@@ -104,8 +104,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def full_card(error: BaseException | None) -> int | None:
     """The number of the GPU whose memory ran out, if torch's message names it; else None."""
-    found = _CARD.search(str(error))
-    return int(found[1]) if found else None
+    match = _CARD.search(str(error))
+    return int(match[1]) if match else None
 
 
 class TrifoldError(Exception):

@@ -155,7 +155,7 @@ class Texts:
         return {"work": "text", "folder": str(self._folder.resolve()), "text": text, "split": split}
 
     def _try(self, request: dict[str, Any]) -> None:
-        what, bounds, at = _bounds_of(request)
+        what, bounds, ending = _bounds_of(request)
         try:
             try:
                 answer = self._sent(request)
@@ -170,7 +170,7 @@ class Texts:
             _answer(answer, what)
         except ChildFailed as failure:
             self.close()
-            raise _failed(what, bounds, at, failure) from failure
+            raise _failed(what, bounds, ending, failure) from failure
         except ModelError:
             self.close()
             raise
@@ -332,11 +332,11 @@ def _begin_check(digest: str, request: str, results_folder: str) -> Future[tuple
 
 def _result_of(digest: str, request: dict[str, Any], results_folder: str) -> tuple[str, ...]:
     file = _kept_file(results_folder, digest)
-    found = _load(file)
-    if found is None or len(found) != _PIECES[request["work"]]:
-        found = _ask(request)
-        _save(file, found)
-    return found
+    pieces = _load(file)
+    if pieces is None or len(pieces) != _PIECES[request["work"]]:
+        pieces = _ask(request)
+        _save(file, pieces)
+    return pieces
 
 
 def _kept_file(results_folder: str, digest: str) -> Path | None:
@@ -346,9 +346,9 @@ def _kept_file(results_folder: str, digest: str) -> Path | None:
 def _load(file: Path | None) -> tuple[str, ...] | None:
     with suppress(OSError, ValueError, RecursionError):
         if file is not None and file.stat().st_size <= _MOST_KEPT_BYTES:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            if isinstance(found, list) and all(type(piece) is str for piece in found):
-                return tuple(found)
+            pieces = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(pieces, list) and all(type(piece) is str for piece in pieces):
+                return tuple(pieces)
     return None
 
 
@@ -367,7 +367,7 @@ def _save(file: Path | None, found: Sequence[str]) -> None:
 
 
 def _ask(request: dict[str, Any]) -> tuple[str, ...]:
-    what, bounds, at = _bounds_of(request)
+    what, bounds, ending = _bounds_of(request)
     try:
         deadline = time.monotonic() + _START_S + bounds.silence_s
         with closing(run_in_child("engine.foreign_child", request, bounds, deadline)) as heard:
@@ -377,7 +377,7 @@ def _ask(request: dict[str, Any]) -> tuple[str, ...]:
                 message = next(heard, None)
             return _answer(message, what)
     except ChildFailed as failure:
-        raise _failed(what, bounds, at, failure) from failure
+        raise _failed(what, bounds, ending, failure) from failure
 
 
 def _answer(message: Mapping[str, Any] | None, part: str) -> tuple[str, ...]:

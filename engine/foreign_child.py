@@ -118,11 +118,11 @@ def _renderer() -> Any:
 
 
 def _work(request: dict[str, Any], voice: Voice) -> None:
-    found: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
     if request["work"] == "template":
-        found = _render(request["template"], request["tokens"])
+        answer = _render(request["template"], request["tokens"])
     elif request["work"] == "tokenizer":
-        found = (_try_tokenizer(Path(request["folder"])),)
+        answer = (_try_tokenizer(Path(request["folder"])),)
     elif request["work"] == "text":
         _encode(_load_tokenizer(Path(request["folder"]))[0], request)
     elif request["work"] == "texts":
@@ -137,8 +137,8 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
         voice.say({"type": TRYING, "within_s": USE_S})
         _check_settings(Path(request["out"]))
         _check_stated(stated)
-        found = (_use(made, stated),)
-    voice.say({"type": "answer", "value": found})
+        answer = (_use(made, stated),)
+    voice.say({"type": "answer", "value": answer})
 
 
 def _encode(tokenizer: Any, request: Mapping[str, Any]) -> None:

@@ -97,9 +97,9 @@ def language_of_question(question: str) -> Language | None:
 
 
 def _most(words: Counter[str], lists: Mapping[Language, str], fewest: int) -> Language | None:
-    found = {language: sum(words[word] for word in common.split()) for language, common in lists.items()}
-    best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]
-    return best if found[best] >= fewest and found[best] > found[second] else None
+    counts = {language: sum(words[word] for word in common.split()) for language, common in lists.items()}
+    best, second = sorted(counts, key=lambda language: counts[language], reverse=True)[:2]
+    return best if counts[best] >= fewest and counts[best] > counts[second] else None
 
 
 def sentence_ends(text: str, start: int = 0, stop: int | None = None) -> Iterator[int]:

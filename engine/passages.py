@@ -251,8 +251,8 @@ class Passages:
         Args:
             before: the question before this one, to which this one may refer. Its words count half.
         """
-        found = self._ranked(question, before if _FOLLOWS.search(question) else "", 1)
-        return [self._with_neighbours(place) for place in found]
+        places = self._ranked(question, before if _FOLLOWS.search(question) else "", 1)
+        return [self._with_neighbours(place) for place in places]
 
     def _with_neighbours(self, place: int) -> str:
         text, head = self._all[place], self._heads[place]

@@ -54,14 +54,14 @@ def named(question: str, document: Document, pages_read: int) -> list[tuple[str,
     text. Empty if it names none, or if the book has none of them.
     """
     pages = document.pages[:pages_read]
-    found: list[tuple[str, str]] = []
+    texts: list[tuple[str, str]] = []
     room = LONGEST
     for name, text in [*_pages(question, document, pages), *_parts(question, document, pages)][:MOST]:
         text = "\n".join(line for line in re.sub(r"[ \t]+", " ", text[:room]).split("\n") if line.strip())
         if text and room > _SHORTEST_PART:
-            found.append((name, text))
+            texts.append((name, text))
             room -= len(text)
-    return found
+    return texts
 
 
 def beside(question: str, places: Sequence[tuple[str, str]]) -> str:

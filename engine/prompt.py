@@ -156,11 +156,11 @@ class BookTokenizer:
             return None
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
         vocabulary = self.vocabulary
-        found = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
         for token, number in vocabulary.items():
             if number not in special:
-                found[number] = bytes_of(token)
-        return found
+                pieces[number] = bytes_of(token)
+        return pieces
 
     @property
     def largest_id(self) -> int:
@@ -676,8 +676,8 @@ class Conversation:
         each document.
         """
         if 1 < len(self.document.members) <= MOST_COMPARED and asks_about_several(question):
-            found = [(title, one.best(question, before)) for title, one in self._passages_of_documents]
-            return [f"{title}: {passages[0]}" for title, passages in found if passages]
+            best = [(title, one.best(question, before)) for title, one in self._passages_of_documents]
+            return [f"{title}: {passages[0]}" for title, passages in best if passages]
         return self._passages.best(question, before)
 
 

@@ -141,9 +141,9 @@ def card_bytes_per_weight(stored: float, kinds: Iterable[int]) -> float:
         stored: mean bytes of a weight in the file.
         kinds: GGML's numbers for the formats of the file's weights.
     """
-    found = set(kinds)
-    wider = max((_WIDER_PLANES.get(kind, _PLANES) for kind in found), default=_PLANES)
-    return 0.0 if found & _CODED_KINDS else wider * stored
+    distinct = set(kinds)
+    wider = max((_WIDER_PLANES.get(kind, _PLANES) for kind in distinct), default=_PLANES)
+    return 0.0 if distinct & _CODED_KINDS else wider * stored
 
 
 def index_bytes(heads: int, head_dim: int, chunk_size: int) -> int:

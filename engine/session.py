@@ -520,14 +520,14 @@ def fitted(
     if len(document.pages) == 1 and tokenizer.overflow(document.text, window):
         raise ContextTooSmall(f"1 {document.unit}: too long for this model.", "Choose a shorter text.")
     book = tokenizer.book(document, form)
-    found = fit_book(document, book, window, shape, free)
-    if found.fits:
+    fit = fit_book(document, book, window, shape, free)
+    if fit.fits:
         return document, book
-    if not reading.fit or found.pages_that_fit == 0:
+    if not reading.fit or fit.pages_that_fit == 0:
         some = "pages (--pages) or chapters (--chapters)"
         choose = "Name fewer documents" if document.members else f"Choose {some}, ask it in parts (--parts)"
-        raise ContextTooSmall(found.sentence, f"{choose}, or read from the start what fits (--fit).")
-    cut = document.select(document.pages[0].number, document.pages[found.pages_that_fit - 1].number)
+        raise ContextTooSmall(fit.sentence, f"{choose}, or read from the start what fits (--fit).")
+    cut = document.select(document.pages[0].number, document.pages[fit.pages_that_fit - 1].number)
     return cut, tokenizer.book(cut, form)
 
 

@@ -78,8 +78,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     first = opened_and_asked(options, settings)
     question = first.question
     if first.comparison is not None:
-        found = first.comparison
-        _write_made(first.document, found.made, found.answer, found.chips, as_json=options.json)
+        comparison = first.comparison
+        _write_made(first.document, comparison.made, comparison.answer, comparison.chips, as_json=options.json)
         return 0
     if first.are_the_answer:
         first.write_as_answer()

@@ -83,16 +83,16 @@ def documents(place: Path, table: Path, parts: Sequence[Path] = ()) -> dict[str,
             name = _written(part.name)
             named[name if name not in named else f"{name} ({len(named) + 1})"] = part
         return named
-    found = {
+    files = {
         _written(path.relative_to(place).as_posix()): path
         for path in sorted(place.rglob("*"))
         if path.is_file()
         and path.resolve() != table.resolve()
         and not any(part.startswith(".") for part in path.relative_to(place).parts)
     }
-    if not found:
+    if not files:
         raise InputError(f"There is no document in {place}.", "Name a folder with documents.")
-    return found
+    return files
 
 
 def _written(name: str) -> str:

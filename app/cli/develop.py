@@ -65,8 +65,8 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as types:
         status = _python("tests", "pytest", f"--numprocesses={processes}", _SECOND_TRY, *options.rest)
         say("-- types")
-        found, _ = types.communicate()
-    say(found.decode(errors="replace").rstrip())
+        output, _ = types.communicate()
+    say(output.decode(errors="replace").rstrip())
     if types.returncode:
         failed.append("types")
     if failed:

@@ -93,12 +93,12 @@ class Findings:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.selftest:
         return _selftest(settings, as_json=options.json)
-    found = examine(settings)
-    advice = advice_for(found)
+    examined = examine(settings)
+    advice = advice_for(examined)
     if options.json:
-        write_json({**dataclasses.asdict(found), "advice": advice}, indent=2)
+        write_json({**dataclasses.asdict(examined), "advice": advice}, indent=2)
         return 0
-    lines = [*lines_of(found), "", *(advice or ["Nothing is missing."])]
+    lines = [*lines_of(examined), "", *(advice or ["Nothing is missing."])]
     lines = [line.replace("\n", " ") for line in lines]  # a folder's name may hold a line break
     text = diagnostics.report(settings.data, lines) if options.report else "\n".join(lines)
     write(text.rstrip() + "\n")
@@ -360,15 +360,15 @@ def run_selftest(settings: Settings, say: Callable[[str], None]) -> SelftestResu
         config = selftest.configured(settings.engine_config(), folder)
         session = selftest.load(config)
         try:
-            found = []
+            outcomes = []
             for check in selftest.checks(session, document, _QUESTIONS):
-                found.append(check)
+                outcomes.append(check)
                 say(f"{'ok  ' if check.passed else 'FAIL'} {check.sentence}")
             model = describe(session, config)
         finally:
             session.close()
-    passed = all(check.passed for check in found)
-    tokens = sum(check.tokens for check in found)
+    passed = all(check.passed for check in outcomes)
+    tokens = sum(check.tokens for check in outcomes)
     result = SelftestResult(
         when=time.time(),
         passed=passed,
@@ -379,7 +379,7 @@ def run_selftest(settings: Settings, say: Callable[[str], None]) -> SelftestResu
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         seconds=time.perf_counter() - began,
         tokens=tokens,
-        checks=[asdict(check) for check in found],
+        checks=[asdict(check) for check in outcomes],
     )
     _keep(settings, result, model)
     return result

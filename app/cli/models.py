@@ -106,14 +106,14 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
             doing = "making" if progress.building else "checking" if progress.checking else "fetching"
             line.update(f"{doing} {_called(progress.name)}, {size(progress.done)} of {size(progress.total)}")
 
-        found = install(local_models, Download(), settings.model, settings.draft, show, free)
+        installed = install(local_models, Download(), settings.model, settings.draft, show, free)
         line.done()
-    if found.note:
-        say(found.note)
+    if installed.note:
+        say(installed.note)
     # the bench parses ``rest`` again, and ``--model`` there would override the model that was found
     if options.command == "bench":
         options.rest = _without_models(options.rest)
-    return dataclasses.replace(settings, model=found.model, draft=found.draft)
+    return dataclasses.replace(settings, model=installed.model, draft=installed.draft)
 
 
 def _called(name: str) -> str:

@@ -93,7 +93,7 @@ def parts_of(document: Document) -> dict[str, Any]:
     """The documents of a collection under the key "documents", each with its title and other facts; {} for a single
     document.
     """
-    found = [
+    documents = [
         {
             "title": member.title,
             "author": member.author,
@@ -104,7 +104,7 @@ def parts_of(document: Document) -> dict[str, Any]:
         }
         for member in document.members
     ]
-    return {"documents": found} if found else {}
+    return {"documents": documents} if documents else {}
 
 
 def own_number(document: Document, page: Page) -> int:
@@ -182,8 +182,8 @@ def open_books(
     told: list[str] = []
     for file in files:
         with unpacked(Path(file).expanduser(), told) as parts:
-            found = without_unreadable(map(str, parts), read, told)
-        opened += found or [read(file)]
+            readable = without_unreadable(map(str, parts), read, told)
+        opened += readable or [read(file)]
     if len(opened) == 1:
         return replace(opened[0], warnings=(*told, *opened[0].warnings))
     together = Document.together(opened, title=Path(files[0]).stem if len(files) == 1 else "")
@@ -199,9 +199,9 @@ def unpacked(path: Path, told: list[str]) -> Iterator[list[Path]]:
         yield []
         return
     with TemporaryDirectory(prefix=TEMPORARY) as folder:
-        found = unpack(path, Path(folder))
-        told += found.warnings if found else ()
-        yield [_named(file, name) for file, name in found.documents] if found else []
+        archive = unpack(path, Path(folder))
+        told += archive.warnings if archive else ()
+        yield [_named(file, name) for file, name in archive.documents] if archive else []
 
 
 def _named(file: Path, name: str) -> Path:

@@ -109,14 +109,16 @@ def ask_document(
     index = finder.prepare(document).result()
     recognised = sum(page.picture == "recognised" for page in document.pages)
     row = {"title": document.title, "pages": str(len(document.pages)), "pages_recognised": str(recognised)}
-    found = best_passages.records(index.words, asked.text)
+    passages = best_passages.records(index.words, asked.text)
     if card.would_guess(asked.text, index, finder.index_of(document)):
-        return _by_passages(row, card, found)
+        return _by_passages(row, card, passages)
     asking = _Asking(engine, document, asked, finder, card, cancel)
     excerpt = best_passages.excerpt(index.words, asked.text)
     first = None
     if excerpt.pages and (asked.now or (not asked.whole and document.characters > _SHORT)):
-        first = yield from asking.ask(row | {"pages_read": "0", "answered_from": FROM_PASSAGES}, found, excerpt=excerpt)
+        first = yield from asking.ask(
+            row | {"pages_read": "0", "answered_from": FROM_PASSAGES}, passages, excerpt=excerpt
+        )
         if asked.now or first.is_stopped or _is_answered(first):
             return first
     try:
@@ -128,7 +130,7 @@ def ask_document(
     row |= {"pages_read": str(read.pages_read), "answered_from": FROM_ALL}
     if read.stopped:
         return Asked(row, is_stopped=True)
-    return (yield from asking.ask(row, found, pages_read=read.pages_read))
+    return (yield from asking.ask(row, passages, pages_read=read.pages_read))
 
 
 def _is_answered(first: Asked) -> bool:
@@ -234,9 +236,9 @@ def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, A
     """Return the best level of evidence that any sentence of an answer has ("says so" is the best), and the evidence of
     all sentences with this level. The level is "" if no sentence has evidence.
     """
-    found = evidence(record, answer)
-    level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
-    return level, [one for one in found if one["level"] == level]
+    entries = evidence(record, answer)
+    level = next((level for level in _LEVELS if any(one["level"] == level for one in entries)), "")
+    return level, [one for one in entries if one["level"] == level]
 
 
 def read_table(path: Path) -> dict[tuple[str, str], Row]:

@@ -234,9 +234,9 @@ def excerpt(words: BookWords, question: str) -> Document:
     """
     document = words.document
     chosen = _chosen(words, question, MOST_READ, FAINT) or _throughout(words, MOST_READ)
-    found = sorted(chosen, key=lambda places: places.start)
-    pages = [words.page_of(places.start) for places in found]
-    texts = [document.text[words.places[places[0]].start : words.places[places[-1]].end] for places in found]
+    stretches = sorted(chosen, key=lambda places: places.start)
+    pages = [words.page_of(places.start) for places in stretches]
+    texts = [document.text[words.places[places[0]].start : words.places[places[-1]].end] for places in stretches]
     named = [
         f"[{page_of(document, document.pages[at], long=True)}]\n{text}" for at, text in zip(pages, texts, strict=True)
     ]
@@ -252,14 +252,14 @@ def records(words: BookWords, question: str) -> list[dict[str, Any]]:
     of the question, and ``lines``: the characters with which headings and paragraphs begin, but for the first.
     """
     asked = {term.key for term in words.terms(question)}
-    found = []
+    passages = []
     for places in _chosen(words, question, MOST, CLEAR):
         passage = words.stretch(places)
         spans = [PageSpan(part.page, part.start, part.end) for part in passage.parts]
         place = {"kind": "passage", "at": 0, "from": 0, "unit": words.document.unit, **placed(words.document, spans)}
         text, lines = passage.text, _paragraphs(words, places)
-        found.append(place | {"text": text, "words": _asked_words(words, text, asked), "lines": lines})
-    return found
+        passages.append(place | {"text": text, "words": _asked_words(words, text, asked), "lines": lines})
+    return passages
 
 
 def _paragraphs(words: BookWords, places: range) -> list[int]:
@@ -287,9 +287,9 @@ def as_evidence(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _asked_words(words: BookWords, text: str, asked: Collection[str]) -> list[list[int]]:
-    found = []
+    spans = []
     for raw, at in tokenize(text):
         keys = {key for key, _ in words.words_of(raw)}.union(values_in([(raw, 0)]))
         if keys & set(asked):
-            found.append([at, at + len(raw)])
-    return found
+            spans.append([at, at + len(raw)])
+    return spans

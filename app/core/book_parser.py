@@ -91,10 +91,14 @@ class BookParser:
 
         if members := self._books.members(book):
             parts = [self._unlocked(part, password, how(part)) for part in members]
-            for part, found in zip(members, parts, strict=True):
+            for part, document in zip(members, parts, strict=True):
                 if not part.pages:  # it has not been opened by itself
                     self._books.remember(
-                        part, title=found.title, author=found.author, pages=len(found.pages), unit=found.unit
+                        part,
+                        title=document.title,
+                        author=document.author,
+                        pages=len(document.pages),
+                        unit=document.unit,
                     )
             whole = Document.together(parts, sha256=book.sha256)
             return replace(whole, warnings=(*self._books.told(book), *whole.warnings))

@@ -41,10 +41,10 @@ class Bookmark:
         keep_value(self._database, _KEY, [mark.book, mark.chat, mark.ready] if mark else None)
 
     def find(self) -> Mark | None:
-        found = kept_value(self._database, _KEY)
-        if not (isinstance(found, list) and len(found) == 3):
+        value = kept_value(self._database, _KEY)
+        if not (isinstance(value, list) and len(value) == 3):
             return None
-        return Mark(str(found[0]), str(found[1]), bool(found[2]))
+        return Mark(str(value[0]), str(value[1]), bool(value[2]))
 
 
 def keep_value(database: Database, name: str, value: Any) -> None:

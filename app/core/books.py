@@ -156,8 +156,8 @@ class Books:
             DocumentError: no document is given, or one is no longer in the library.
             ResourceError: the data folder cannot be written.
         """
-        found = [part for book in documents for part in (self.members(book) or (book,))]
-        ids = list(dict.fromkeys(part.sha256 for part in found))
+        parts = [part for book in documents for part in (self.members(book) or (book,))]
+        ids = list(dict.fromkeys(part.sha256 for part in parts))
         if not ids:
             raise DocumentError("There is no document to read.", "Choose one.")
         if collection is None and len(ids) == 1:
@@ -170,7 +170,7 @@ class Books:
         listed = {"documents": ids, "left_out": sorted(left), "told": said}
         sha256 = collection.sha256 if collection else secrets.token_hex(32)
         folder = self._folder / sha256
-        name = collection.name if collection else name_of(" + ".join(part.shown for part in found))
+        name = collection.name if collection else name_of(" + ".join(part.shown for part in parts))
         record = {"sha256": sha256, "name": name, "file": COLLECTION}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -423,9 +423,9 @@ def _book(row: sqlite3.Row) -> Book:
 def _record(folder: Path) -> dict[str, Any] | None:
     """Read ``book.json``. Return None if the folder lacks this record or the book's file."""
     try:
-        found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        record = {name: str(found[name]) for name in ("sha256", "name", "file")}
-        record["given"] = clean(str(found.get("given", "")))
+        stored = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        record = {name: str(stored[name]) for name in ("sha256", "name", "file")}
+        record["given"] = clean(str(stored.get("given", "")))
     except (*BROKEN, AttributeError):
         return None
     named_well = record["sha256"] == folder.name and PurePath(record["file"]).name == record["file"] != ""

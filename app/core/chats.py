@@ -602,12 +602,14 @@ def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]
     """The shown messages of a chat: question, answer, question and so on. Of several versions of a message, the chosen
     one is shown, or the newest if none is chosen.
     """
-    found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
+    stored = connection.execute(
+        "SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)
+    ).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()
     following: dict[int | None, list[int]] = {}
-    for row in found:
+    for row in stored:
         following.setdefault(row["parent"], []).append(row["id"])
-    chosen = {row["id"]: row["chosen"] for row in found}
+    chosen = {row["id"]: row["chosen"] for row in stored}
     path: list[tuple[int, tuple[int, ...]]] = []
     parent, wanted = None, top["chosen"] if top else None
     while versions := following.get(parent):

@@ -41,12 +41,12 @@ def chapters(document: Document) -> tuple[ContentsEntry, ...]:
     """
     end = document.pages[-1].number if document.pages else 0
     outline = document.outline
-    found = []
+    entries = []
     for at, item in enumerate(outline):
         following = next((other for other in outline[at + 1 :] if other.level <= item.level), None)
         last = end if following is None else following.page - _starts_its_page(document, following)
-        found.append(ContentsEntry(item.title, item.level, item.page, max(item.page, last)))
-    return tuple(found)
+        entries.append(ContentsEntry(item.title, item.level, item.page, max(item.page, last)))
+    return tuple(entries)
 
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
@@ -76,20 +76,20 @@ def chosen(document: Document, chapter_names: str) -> frozenset[int]:
         )
     if not _SEVERAL.fullmatch(chapter_names) and (whole := _titled(every, chapter_names)):
         return _pages_of(whole)
-    found: set[int] = set()
+    pages: set[int] = set()
     for name in filter(None, map(str.strip, re.split(r"[,;]", chapter_names))):
         numbers = _RANGE.fullmatch(name)
         if numbers is None:
-            found |= _pages_of(_titled(every, name) or _none(document, name))
+            pages |= _pages_of(_titled(every, name) or _none(document, name))
             continue
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if first > last:
             raise OptionError(f"Chapters {name} is no range.", "Name the lower number first.")
         for number in range(first, last + 1):
-            found |= _pages_of(_numbered(document, every, number) or _none(document, str(number)))
-    if not found:
+            pages |= _pages_of(_numbered(document, every, number) or _none(document, str(number)))
+    if not pages:
         raise OptionError("No chapter is named.", "Name one by its number or its title.")
-    return frozenset(found)
+    return frozenset(pages)
 
 
 def _titled(entries: tuple[ContentsEntry, ...], name: str) -> ContentsEntry | None:
@@ -105,8 +105,8 @@ def _titled(entries: tuple[ContentsEntry, ...], name: str) -> ContentsEntry | No
 
 
 def _numbered(document: Document, entries: tuple[ContentsEntry, ...], number: int) -> ContentsEntry | None:
-    found = chapters_of(document, len(document.pages)) or [item for item in document.outline if item.level == 0]
-    item = chapter_asked_for(f"chapter {number}", found)
+    listed = chapters_of(document, len(document.pages)) or [item for item in document.outline if item.level == 0]
+    item = chapter_asked_for(f"chapter {number}", listed)
     return next((one for one in entries if item and (one.title, one.first) == (item.title, item.page)), None)
 
 

@@ -328,15 +328,15 @@ class Database:
         """Copy a damaged file under another name, and replace it by a new file with its readable rows. Return the
         connection to the new file. If no new file can be made, return tables in memory with these rows.
         """
-        found = salvage.Salvage()
+        salvaged = salvage.Salvage()
         fresh = path.with_name(path.name + ".new")
         try:
-            found = salvage.read(path, _table_columns())
+            salvaged = salvage.read(path, _table_columns())
             for suffix in ("", *_BESIDE):
                 fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
             connection = _open_file(fresh)
             try:
-                salvage.restore(found, connection)
+                salvage.restore(salvaged, connection)
                 row_sums.put_back(_sums(path), connection)
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
@@ -349,11 +349,11 @@ class Database:
             self._say(f"The library {path.name} is damaged, and cannot be mended ({_reason(error)}).")
             memory = _in_memory()
             with suppress(sqlite3.Error):
-                salvage.restore(found, memory)
+                salvage.restore(salvaged, memory)
             return memory
-        chats, messages = found.counts
+        chats, messages = salvaged.counts
         again = f"{chats} chats with {messages} questions and answers" if messages else "none of its chats"
-        again += f", and {len(found.notes)} notes" if found.notes else ""
+        again += f", and {len(salvaged.notes)} notes" if salvaged.notes else ""
         self._notice = f"The library was damaged: {again} could be read. The damaged file is kept as {kept.name}."
         logger.error("%s", self._notice)
         self._say_what_is_missing(connection, path)
@@ -654,12 +654,12 @@ def _place(path: Path) -> object:
 
 def _stamp(path: Path) -> object:
     """A value by which a change of the file or its log, by any process, is recognised."""
-    found = []
+    stamps = []
     for file in (path, path.with_name(path.name + _BESIDE[0])):
         with suppress(OSError):
             status = file.stat()
-            found.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
-    return found
+            stamps.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return stamps
 
 
 def _set_aside(path: Path) -> Path:
@@ -725,9 +725,9 @@ def figures_to_json(figures: Figures | None) -> str | None:
 
 def figures_from_json(text: str | None) -> Figures | None:
     """Read stored figures. None if another version of the program stored them in a different form."""
-    found, hints = from_json(text) or {}, get_type_hints(Figures)
+    values, hints = from_json(text) or {}, get_type_hints(Figures)
     try:
-        return Figures(**{name: _part(kind, found[name]) for name, kind in hints.items() if name in found})
+        return Figures(**{name: _part(kind, values[name]) for name, kind in hints.items() if name in values})
     except TypeError:
         return None
 

@@ -166,8 +166,8 @@ class ChildProcess:
             raise ProbeFailed("torch crashed while it was asked about this machine.") from broken
         if error is not None:
             raise error
-        found: _Answer = answer
-        return found
+        result: _Answer = answer
+        return result
 
     def _end(self) -> None:
         if self._process is not None:

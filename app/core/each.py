@@ -241,17 +241,17 @@ class AskEach:
         """The stored answers of a document, keyed by question; empty if there are none. Damaged answers are left
         out.
         """
-        found: dict[str, Answer] = {}
+        answers: dict[str, Answer] = {}
         try:
             content = (self.state.books.folder(sha256) / FILE).read_bytes()
         except OSError:
-            return found
+            return answers
         for line in content.splitlines():
             try:
-                found.update(_of_version_0(line) if line.startswith(b"{") else [_answer(unseal(line))])
+                answers.update(_of_version_0(line) if line.startswith(b"{") else [_answer(unseal(line))])
             except BROKEN:
                 logger.warning("a stored answer about %s is damaged, and is asked again", sha256)
-        return found
+        return answers
 
     def _keep(self, sha256: str, question: str, answer: Answer) -> None:
         folder = self.state.books.folder(sha256)

@@ -471,9 +471,9 @@ def unread(document: Document, question: str) -> list[str]:
     pages = [page for page in document.pages if page.picture in ("unread", "figure")]
     named = pages_numbered(document, question) if pages else frozenset()
     figures = set(_FIGURE.findall(question))
-    found = [page for page in pages if page.number in named or figures.intersection(_FIGURE.findall(page.text))]
+    concerned = [page for page in pages if page.number in named or figures.intersection(_FIGURE.findall(page.text))]
     said = {"unread": "{} is a picture, which was not read", "figure": "Most of {} is a picture, which was not read"}
-    lines = [said[page.picture].format(format.page_of(document, page, long=True)) for page in found[:_MOST_UNREAD]]
+    lines = [said[page.picture].format(format.page_of(document, page, long=True)) for page in concerned[:_MOST_UNREAD]]
     return [line[:1].upper() + line[1:] for line in lines]
 
 

@@ -68,8 +68,8 @@ def has_pages(record: Mapping[str, Any] | None) -> bool:
 
 def _cited(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The citations of an answer or, if passages took its place, these passages."""
-    found: Sequence[Mapping[str, Any]] = record.get("passages" if "by_passages" in record else "chips", ())
-    return found
+    citations: Sequence[Mapping[str, Any]] = record.get("passages" if "by_passages" in record else "chips", ())
+    return citations
 
 
 def answer_with_pages(turn: Exchange, book: str) -> str:

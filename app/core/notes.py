@@ -105,8 +105,8 @@ class NoteStore:
     def count(self, books: Sequence[str]) -> tuple[int, int]:
         """The number of notes of these files, and the number of those notes that have a page."""
         query = "SELECT count(*) AS notes, count(NULLIF(page, 0)) AS placed FROM notes WHERE book = ?"
-        found = [row for book in dict.fromkeys(books) for row in self._database.rows(query, (book,))]
-        return sum(row["notes"] for row in found), sum(row["placed"] for row in found)
+        rows = [row for book in dict.fromkeys(books) for row in self._database.rows(query, (book,))]
+        return sum(row["notes"] for row in rows), sum(row["placed"] for row in rows)
 
     def get(self, id: str) -> Note:
         """Find a note by its id.

@@ -41,8 +41,8 @@ def asked_record(question: str, part: Document, whole: Document | None) -> dict[
     """
     nouns = (word for word in nouns_of(question) if fold_word(word) not in FORMS_OF_ADDRESS)
     record = text_record(part, whole, sorted(nouns, key=question.find))
-    found = list(record.get("part", {}).get("elsewhere", ()))
-    return {"missing": found, **record} if found else {}
+    elsewhere = list(record.get("part", {}).get("elsewhere", ()))
+    return {"missing": elsewhere, **record} if elsewhere else {}
 
 
 def open_part(part: Document, whole: Document | None) -> str:
@@ -59,10 +59,10 @@ def open_part(part: Document, whole: Document | None) -> str:
 def _outside(words: Sequence[str], part: Document, whole: Document) -> dict[str, Page]:
     """The first page outside ``part`` of ``whole`` for each of ``words`` that stands on such a page."""
     here = {page.number for page in part.pages}
-    found = {}
+    pages = {}
     for word in words:
         pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
         page = next((page for page in whole.pages if page.number not in here and pattern.search(page.text)), None)
         if page is not None:
-            found[word] = page
-    return found
+            pages[word] = page
+    return pages

@@ -300,14 +300,14 @@ class _Run:
                     chat="",
                     wait=HANDOVER_S,
                 )
-                found = self.citation_finder.begin(
+                citations = self.citation_finder.begin(
                     self.document, self.question.text if self.question.evidence else None
                 )
-                done = yield from self._answered(question, found, Denials(Abilities()))
+                done = yield from self._answered(question, citations, Denials(Abilities()))
                 texts.append(done.text.strip())
             if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:
                 stopped = done.stop_reason is StopReason.CANCELLED
-                yield PartsAnswered(done.text, found.record(), tuple(answers), True, done, stopped)
+                yield PartsAnswered(done.text, citations.record(), tuple(answers), True, done, stopped)
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:

@@ -63,8 +63,8 @@ class Source:
 
     @property
     def year(self) -> str:
-        found = _YEAR.search(self.date)
-        return found[1] if found else ""
+        match = _YEAR.search(self.date)
+        return match[1] if match else ""
 
     @property
     def authors(self) -> tuple[str, ...]:

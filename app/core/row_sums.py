@@ -90,15 +90,15 @@ def changed(connection: sqlite3.Connection) -> str:
     for table, (key, *_) in _TABLES.items():
         now = _call(table)
         query = f"SELECT {key}, sum, {now} FROM {table} LEFT JOIN sums ON kind = '{table}' AND row = +{key}"
-        for found, kept, sound in connection.execute(f"{query} WHERE sum IS NOT {now}").fetchall():
+        for row, kept, sound in connection.execute(f"{query} WHERE sum IS NOT {now}").fetchall():
             connection.execute(
                 f"INSERT OR REPLACE INTO sums SELECT '{table}', {key}, {_call(table)} FROM {table} WHERE {key} = ?",
-                (found,),
+                (row,),
             )
             if kept is None or sum(map(eq, str(kept), sound)) >= _SHARED:
                 continue
             counts[table] += 1
-            shown = connection.execute(_SHOWN[table], (found,)).fetchone()
+            shown = connection.execute(_SHOWN[table], (row,)).fetchone()
             named += [f"“{shown[0][:_LONGEST_NAME]}”"] if shown and shown[0] else []
     if not any(counts.values()):
         return ""

@@ -224,10 +224,10 @@ class SideBySide:
 
 def points_of(question: str) -> tuple[str, ...]:
     """The points that a question compares, without article: ("rent", "deposit"); ("",) if it names none."""
-    found = _POINTS.search(question.strip())
-    if found is None:
+    match = _POINTS.search(question.strip())
+    if match is None:
         return ("",)
-    named = _OF_THE_DOCUMENTS.sub("", found["first"] or found["last"]).rstrip(" ,.?!")
+    named = _OF_THE_DOCUMENTS.sub("", match["first"] or match["last"]).rstrip(" ,.?!")
     points = [_ARTICLE.sub("", point.strip(), count=1) for point in _BETWEEN_POINTS.split(named)]
     points = [point for point in dict.fromkeys(points) if point]
     fits = 0 < len(points) <= _MOST_POINTS and all(len(point.split()) <= _MOST_WORDS for point in points)

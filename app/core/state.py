@@ -727,18 +727,18 @@ def _look_at_pictures(
     if job.cancelled or book is None or document is None or not waits or not state.parser.pictures or missing():
         return
     try:
-        found = state.parser.parse(book, password, replace(recognition, pictures="all"), agreed)
+        with_words = state.parser.parse(book, password, replace(recognition, pictures="all"), agreed)
     except TrifoldError:
         return
     finally:
         state.set(job, recognising=None)
-    pictures = sum(page.text.count(PICTURE) for page in found.pages)
-    if job.cancelled or [page.text for page in found.pages] == [page.text for page in document.pages]:
+    pictures = sum(page.text.count(PICTURE) for page in with_words.pages)
+    if job.cancelled or [page.text for page in with_words.pages] == [page.text for page in document.pages]:
         return
     model = state.engine.status().model
-    fit = state.experience.corrected(model, state.engine.measure(found))
+    fit = state.experience.corrected(model, state.engine.measure(with_words))
     time = state.experience.reading_on(model, fit)
-    state.set(job, pictured=Pictured(found, pictures, time))
+    state.set(job, pictured=Pictured(with_words, pictures, time))
     if state.source is AnswersFrom.PASSAGES and not job.cancelled:
         state.read_pictured()
 

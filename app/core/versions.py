@@ -152,18 +152,18 @@ def _clauses(document: Document, number: int) -> list[_Clause]:
     """The clauses of one of two documents. A clause may go on at the next page."""
     border = document.members[1].page_offset
     pages = [(at, page) for at, page in enumerate(document.pages) if (page.number > border) == bool(number)]
-    found: list[tuple[str, tuple[PageSpan, ...]]] = []
+    clauses: list[tuple[str, tuple[PageSpan, ...]]] = []
     for at, page in pages:
         for index, (start, end) in enumerate(_stretches(page)):
             text = " ".join(page.text[start:end].split())
             span = PageSpan(at, start, end)
-            goes_on = index == 0 and found and _OPEN_END.search(found[-1][0]) and text[:1].islower()
+            goes_on = index == 0 and clauses and _OPEN_END.search(clauses[-1][0]) and text[:1].islower()
             if goes_on:
-                before, spans = found[-1]
-                found[-1] = f"{before} {text}", (*spans, span)
+                before, spans = clauses[-1]
+                clauses[-1] = f"{before} {text}", (*spans, span)
             else:
-                found.append((text, (span,)))
-    return list(_with_headings(found))
+                clauses.append((text, (span,)))
+    return list(_with_headings(clauses))
 
 
 def _stretches(page: Page) -> Iterator[tuple[int, int]]:
@@ -172,10 +172,10 @@ def _stretches(page: Page) -> Iterator[tuple[int, int]]:
     for match in [*_BREAK.finditer(page.text), None]:
         end = match.start() if match else len(page.text)
         pattern = _ROW if " | " in page.text[start:end] else _ALL
-        for found in pattern.finditer(page.text, start, end):
-            body = found[0].strip()
+        for clause in pattern.finditer(page.text, start, end):
+            body = clause[0].strip()
             if body:
-                first = page.text.index(body, found.start())
+                first = page.text.index(body, clause.start())
                 yield first, first + len(body)
         start = match.end() if match else end
 

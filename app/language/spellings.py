@@ -20,8 +20,8 @@ def spellings(words: str) -> tuple[str, ...]:
     for two, one in _NARROW:
         umlauts = umlauts.replace(two, one)
     joined = typed.replace("oe", "œ").replace("ae", "æ")
-    found = (wide, umlauts, wide.replace("ss", "ß"), umlauts.replace("ss", "ß"), joined)
-    return (words, *dict.fromkeys(each for each in found if each != typed))
+    variants = (wide, umlauts, wide.replace("ss", "ß"), umlauts.replace("ss", "ß"), joined)
+    return (words, *dict.fromkeys(each for each in variants if each != typed))
 
 
 # matches the ending of a noun, an adjective or a verb, if at least four letters are before the ending

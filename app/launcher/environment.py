@@ -122,12 +122,12 @@ class Environment:
         """Names of the installed packages and modules. Metadata of packages, and what pip leaves of a removed package,
         are left out.
         """
-        found = []
+        names = []
         for site in self._site_folders():
             for name in os.listdir(site):
                 if not name.startswith(("_", "~", ".")) and not name.endswith((".dist-info", ".pth", ".egg-info")):
-                    found.append(name)
-        return sorted(found)
+                    names.append(name)
+        return sorted(names)
 
     def _site_folders(self) -> list[Path]:
         if os.name == "nt":

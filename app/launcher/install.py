@@ -303,8 +303,8 @@ def _try_out(environment: Environment, torch: str) -> None:
 
 def _pinned_torch(package_set: PackageSet) -> str | None:
     """The line of the requirements that pins torch, such as ``torch==2.13.0``; None if there is no such line."""
-    found = re.search(r"^torch==\S+", package_set.requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[0] if found else None
+    match = re.search(r"^torch==\S+", package_set.requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    return match[0] if match else None
 
 
 def _answers(url: str) -> bool:

@@ -198,10 +198,10 @@ def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
     Raises:
         ModelNotFound: the file or a part is missing.
     """
-    found, parts = [], parts_of(path)
+    seen, parts = [], parts_of(path)
     for part in parts:
         try:
-            found.append((part, part.stat()))
+            seen.append((part, part.stat()))
         except OSError as error:
             if part == path:
                 raise ModelNotFound(f"There is no file {path}.", "Check the path.") from error
@@ -209,7 +209,7 @@ def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
                 f"{part.name} is missing: the model of {path.name} has {len(parts)} parts.",
                 "Put all parts into one folder.",
             ) from error
-    return found
+    return seen
 
 
 @lru_cache(maxsize=2 * _MOST_FILES)
@@ -323,13 +323,13 @@ def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     shutil.rmtree(folder / PARTS, ignore_errors=True)  # partial files of a process that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
-        found = gguf.describe(model.files, Path(made), readme)
+        pieces = gguf.describe(model.files, Path(made), readme)
         for file in Path(made).iterdir():
             os.replace(file, folder / file.name)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     marker = {"id": str(path), "revision": folder.parent.name, "licence": model.licence}
     write_whole(folder / MARKER, json.dumps(marker, indent=1))
-    foreign.keep(folder, found, tried_folder_of(folder))
+    foreign.keep(folder, pieces, tried_folder_of(folder))
 
 
 def broken(path: Path, error: Exception) -> ModelError:

@@ -140,16 +140,16 @@ def parse_settings(output: str) -> dict[str, str]:
     """Parse the output of ``pip config list``, with lines such as ``global.index-url='https://…'``. The keys are the
     names without the section.
     """
-    found: dict[tuple[int, str], str] = {}
+    values: dict[tuple[int, str], str] = {}
     for line in output.splitlines():
         name, _, value = line.partition("=")
         section, _, key = name.rpartition(".")
         if section in _SECTIONS:
             try:
-                found[_SECTIONS.index(section), key] = str(ast.literal_eval(value))
+                values[_SECTIONS.index(section), key] = str(ast.literal_eval(value))
             except (ValueError, SyntaxError):
                 continue
-    return {key: found[rank, key] for rank, key in sorted(found)}
+    return {key: values[rank, key] for rank, key in sorted(values)}
 
 
 def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str] | None:

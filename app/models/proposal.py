@@ -34,9 +34,9 @@ def compared(present: Pair | None, free: FreeMemory) -> list[Pair]:
     """Choose the models to compare first: the present model, then the reader, the hub's best, the starter and the demo,
     if they fit. ``present``: the loaded pair; None if a server elsewhere answers.
     """
-    found = [present] if present else []
-    found += [pair for pair in _worth(free) if present is None or pair.names != present.names]
-    return found[:COMPARED]
+    choices = [present] if present else []
+    choices += [pair for pair in _worth(free) if present is None or pair.names != present.names]
+    return choices[:COMPARED]
 
 
 def _worth(free: FreeMemory) -> Iterator[Pair]:
@@ -107,7 +107,7 @@ def best_pair(free: FreeMemory) -> PairProposal | None:
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     passed_over = (*_OLDER, *_UNPROVEN, *(pair.id for pair in ready if pair.target.pickled))
     chatting = [pair for pair in ready if not pair.target.gated and pair.id not in passed_over]
-    fits = [found for pair in chatting if (found := _proposal(pair, free)) is not None]
+    fits = [proposal for pair in chatting if (proposal := _proposal(pair, free)) is not None]
     files = [one for one in fits if is_hub_gguf(one.pair.target.name)]
     if not free.on_gpu and (held := [one for one in files if one.fit.tokens >= _NOVEL]):
         return max(held, key=_strength)
@@ -124,9 +124,9 @@ def _proposal(pair: Pair, free: FreeMemory) -> PairProposal | None:
     """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
     quantized weights or cache. Without a GPU, quantizing is not tried, because GGUF files have 4-bit weights already.
     """
-    found = fit_on(pair, free)
-    if found.verdict != "none":
-        return PairProposal(pair, found)
+    fit = fit_on(pair, free)
+    if fit.verdict != "none":
+        return PairProposal(pair, fit)
     assert pair.target.shape is not None
     way = rounding(pair.target.shape, pair.draft.shape if pair.draft else None, free) if free.on_gpu else None
     return PairProposal(pair, fit_on(pair, way.of(free)), way) if way else None

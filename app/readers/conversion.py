@@ -51,8 +51,8 @@ class ConversionOffer(DocumentError):
 
 def program() -> str | None:
     """Return the path of LibreOffice's program; None if it is not installed."""
-    found = (shutil.which(name) for name in _PROGRAMS)
-    return next(filter(None, found), None) or next(filter(os.path.isfile, _PLACES), None)
+    paths = (shutil.which(name) for name in _PROGRAMS)
+    return next(filter(None, paths), None) or next(filter(os.path.isfile, _PLACES), None)
 
 
 def suffixes() -> tuple[str, ...]:

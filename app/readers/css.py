@@ -57,19 +57,19 @@ class Styles:
     def joined(self, sheet: str) -> Styles:
         """Return new styles with the rules of ``sheet`` added. The added rules take precedence."""
         joined = Styles()
-        joined._rules = {key: dict(found) for key, found in self._rules.items()}
+        joined._rules = {key: dict(values) for key, values in self._rules.items()}
         joined._add(sheet)
         return joined
 
     def _add(self, sheet: str) -> None:
         sheet = _AT_BLOCK.sub("", _COMMENT.sub("", sheet[:_LONGEST]))
         for selectors, body in _RULE.findall(sheet):
-            found = declarations(body)
-            for selector in selectors.split(",") if found else ():
+            values = declarations(body)
+            for selector in selectors.split(",") if values else ():
                 match = _SELECTOR.match(selector.strip())
                 if match and (match[1] or match[2]):
                     key = (match[1] or "").casefold(), match[2] or "", bool(match[3]), (match[4] or "").casefold()
-                    self._rules.setdefault(key, {}).update(found)
+                    self._rules.setdefault(key, {}).update(values)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -83,8 +83,8 @@ class Styles:
             attributes: its attributes.
             place: "before" or "after".
         """
-        found = self.of(tag, attributes.get("class", "").split(), place=place)
-        return "" if hides(found) else _content(found.get("content", ""), attributes)
+        style = self.of(tag, attributes.get("class", "").split(), place=place)
+        return "" if hides(style) else _content(style.get("content", ""), attributes)
 
     def of(self, tag: str, classes: Iterable[str], *, items: bool = False, place: str = "") -> Declarations:
         """Return the declarations for an element. ``items``: for the list items in it. ``place``: for what is generated
@@ -92,10 +92,10 @@ class Styles:
         """
         if not self._rules:
             return _NONE
-        found: Declarations = {}
+        style: Declarations = {}
         for key in ((tag, ""), *(("", name) for name in classes), *((tag, name) for name in classes)):
-            found.update(self._rules.get((*key, items, place), _NONE))
-        return found
+            style.update(self._rules.get((*key, items, place), _NONE))
+        return style
 
 
 def _content(value: str, attributes: Mapping[str, str]) -> str:
@@ -121,15 +121,15 @@ def declarations(body: str) -> Declarations:
     """Return the declarations in a rule's body or a ``style`` attribute. Properties that cannot change the text are
     dropped.
     """
-    found: Declarations = {}
+    values: Declarations = {}
     for part in body.split(";"):
         name, _, value = part.partition(":")
         name = name.strip().casefold().removesuffix("-line")
         if name in _WANTED:
-            found["list-style-type" if name == "list-style" else name] = (
+            values["list-style-type" if name == "list-style" else name] = (
                 value.strip() if name == "content" else value.strip().casefold()
             )
-    return found
+    return values
 
 
 def list_type(found: Declarations) -> str:

@@ -197,9 +197,9 @@ def _names_columns(cells: list[str], below: list[list[str]]) -> bool:
     if _NUMBER.match(cells[0]) or (numbers and not counted):
         return False
     for column, cell in enumerate(cells):
-        found = [row[column] for row in below if len(row) > column and row[column]]
-        if found and not _NUMBER.match(cell) and sum(bool(_NUMBER.match(one)) for one in found) > len(found) / 2:
+        values = [row[column] for row in below if len(row) > column and row[column]]
+        if values and not _NUMBER.match(cell) and sum(bool(_NUMBER.match(one)) for one in values) > len(values) / 2:
             return True
-        if cell and cell in found:
+        if cell and cell in values:
             return False
     return len(set(filled)) == len(filled)

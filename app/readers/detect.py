@@ -135,10 +135,10 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     Raises:
         Refused: the file cannot be read as a book.
     """
-    found = format_of(path, limits)
-    parser = import_module(f"app.readers.{found.parser}")
-    parsed: Parsed = parser.parse(path, {**request, "kind": found.kind}, limits, step)
-    parsed.kind, parsed.unit = found.kind, found.unit
+    file_format = format_of(path, limits)
+    parser = import_module(f"app.readers.{file_format.parser}")
+    parsed: Parsed = parser.parse(path, {**request, "kind": file_format.kind}, limits, step)
+    parsed.kind, parsed.unit = file_format.kind, file_format.unit
     picture_marks.resolve(parsed, request.get("pictures", {}))
     if len(parsed.sections) > limits.pages:
         raise Refused(f"has more than {limits.pages:,} {parsed.unit}s.", "Split it into smaller files.")
@@ -273,9 +273,9 @@ def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     for name, what, remedy in _XML_KINDS:
         if opening.root == name:
             raise Refused(what, remedy)
-    found = (one for one in FORMATS if is_xml and opening.root in one.roots)
+    by_root = (one for one in FORMATS if is_xml and opening.root in one.roots)
     judged = (one for one in FORMATS if one.judge and _judged(one, opening))
-    if one := next(found, None) or next(judged, None):
+    if one := next(by_root, None) or next(judged, None):
         return one
     if text.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)

@@ -184,10 +184,10 @@ class _Recognised:
         return replace(document, warnings=(*document.warnings, offered)) if offered else document
 
     def _once(self, *, unread: bool) -> Document:
-        found = {"unread": unread, "recognised": {str(number): page for number, page in self._records.items()}}
-        found["pictures"] = self._pictures
+        more = {"unread": unread, "recognised": {str(number): page for number, page in self._records.items()}}
+        more["pictures"] = self._pictures
         self._keys = []
-        request = {**self._request, **found}
+        request = {**self._request, **more}
         return read_bounded(request, self._path.name, self._digest, self._limits, self._progress, self._keys)
 
 
@@ -208,9 +208,9 @@ def read_bounded(
     for _ in range(_TRIES):
         told = {"limits": asdict(limits), "trouble": {str(page): reason for page, reason in trouble.items()}}
         try:
-            document, found = _read({**request, **told}, name, digest, limits, deadline, progress)
+            document, new_keys = _read({**request, **told}, name, digest, limits, deadline, progress)
             if keys is not None:
-                keys += found
+                keys += new_keys
             return document
         except ChildFailed as failure:
             _judge(failure, trouble, name, limits)

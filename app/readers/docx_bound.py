@@ -62,11 +62,11 @@ class Bindings:
         for at_attribute, name, number in steps[1:]:
             if at_attribute:
                 return attribute(node, name)
-            found = [child for child in node if local(child.tag) == name]
+            children = [child for child in node if local(child.tag) == name]
             place = int(number) - 1 if number else 0
-            if not 0 <= place < len(found):
+            if not 0 <= place < len(children):
                 return None
-            node = found[place]
+            node = children[place]
         return "".join(node.itertext()) if len(node) == 0 else None
 
     def _store(self, identity: str) -> ElementTree.Element | None:

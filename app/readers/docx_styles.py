@@ -122,34 +122,34 @@ def heading(properties: ElementTree.Element, default: int | None) -> int | None:
 
 def numbered(properties: ElementTree.Element) -> Numbered:
     """Return the list and the list level that a paragraph's properties state."""
-    found = Numbered()
+    stated = Numbered()
     for setting in properties:
         if local(setting.tag) == "numPr":
             for part in setting:
                 value = attribute(part, "val")
                 if local(part.tag) == "numId":
-                    found.number = value
+                    stated.number = value
                 elif local(part.tag) == "ilvl" and value.isdigit():
-                    found.level = int(value)
-    return found
+                    stated.level = int(value)
+    return stated
 
 
 def look(properties: ElementTree.Element) -> Look:
     """Return the character properties that a run states."""
-    found = Look()
+    stated = Look()
     for setting in properties:
         tag = local(setting.tag)
         if tag == "vanish":
-            found.hidden = attribute(setting, "val") not in _NO
+            stated.hidden = attribute(setting, "val") not in _NO
         elif tag in ("strike", "dstrike"):
-            found.struck = bool(found.struck) or attribute(setting, "val") not in _NO
+            stated.struck = bool(stated.struck) or attribute(setting, "val") not in _NO
         elif tag == "vertAlign":
-            found.script = attribute(setting, "val")
-        elif tag == "position" and found.script is None:
-            found.script = _moved(attribute(setting, "val"))
+            stated.script = attribute(setting, "val")
+        elif tag == "position" and stated.script is None:
+            stated.script = _moved(attribute(setting, "val"))
         elif tag == "rFonts":
-            found.font = attribute(setting, "ascii") or attribute(setting, "hAnsi") or None
-    return found
+            stated.font = attribute(setting, "ascii") or attribute(setting, "hAnsi") or None
+    return stated
 
 
 def _moved(half_points: str) -> str | None:

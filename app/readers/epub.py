@@ -112,36 +112,36 @@ def _package(files: zipfile.ZipFile) -> _Package:
     except archive.BrokenXml:
         return _by_names(files, _Package())
     base = posixpath.dirname(place)
-    found, manifest = _Package(), dict[str, ElementTree.Element]()
+    package, manifest = _Package(), dict[str, ElementTree.Element]()
     for node in root.iter():
         name = local(node.tag)
-        if name == "title" and not found.title:
-            found.title = node.text or ""
+        if name == "title" and not package.title:
+            package.title = node.text or ""
         elif name == "creator" and node.text:
-            found.author = f"{found.author}, {node.text}" if found.author else node.text
+            package.author = f"{package.author}, {node.text}" if package.author else node.text
         elif name == "date" and node.text and not _is_of_file(node):
-            found.date = found.date or node.text
+            package.date = package.date or node.text
         elif name == "item":
             manifest[node.get("id", "")] = node
             target = _inside(base, node.get("href", ""))[0]
             if "nav" in (node.get("properties") or "").split():
-                found.nav = target
+                package.nav = target
             elif node.get("media-type") == "application/x-dtbncx+xml":
-                found.ncx = target
+                package.ncx = target
     order = [manifest.get(node.get("idref", "")) for node in root.iter() if local(node.tag) == "itemref"]
     if missing := sum(item is None for item in order):
-        found.warnings.append(f"Parts that the list of chapters names, but the file does not hold: {missing:,}.")
+        package.warnings.append(f"Parts that the list of chapters names, but the file does not hold: {missing:,}.")
     texts = [_text_of(item, manifest) for item in order]
-    found.pictures = sum(item is not None and text is None for item, text in zip(order, texts, strict=True))
-    found.spine = list(dict.fromkeys(_inside(base, text.get("href", ""))[0] for text in texts if text is not None))
-    if not found.spine and found.pictures:
+    package.pictures = sum(item is not None and text is None for item, text in zip(order, texts, strict=True))
+    package.spine = list(dict.fromkeys(_inside(base, text.get("href", ""))[0] for text in texts if text is not None))
+    if not package.spine and package.pictures:
         raise Refused("has no text in it: its pages are images.", "Choose an edition with text.")
-    if found.pictures:
-        found.warnings.append(f"Pages that are pictures, whose words are not read: {found.pictures:,}.")
+    if package.pictures:
+        package.warnings.append(f"Pages that are pictures, whose words are not read: {package.pictures:,}.")
     named = {_inside(base, item.get("href", ""))[0]: None for item in manifest.values() if _is_text(item)}
-    ordered = set(found.spine)
-    found.texts = [name for name in named if name not in ordered and name.lower().endswith(_TEXT_NAMES)]
-    return found if found.spine else _by_names(files, found)
+    ordered = set(package.spine)
+    package.texts = [name for name in named if name not in ordered and name.lower().endswith(_TEXT_NAMES)]
+    return package if package.spine else _by_names(files, package)
 
 
 def _place_of_package(files: zipfile.ZipFile) -> str:
@@ -294,21 +294,21 @@ class _ChapterParser:
         if "<" not in text:
             return [Block(part) for part in cleaning.characters(text).split("\n\n") if part.strip()], None
         is_contents = name == self._package.nav
-        found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents, marks=True)
-        if is_contents and all(block.level or not block.text for block in found.blocks):
+        page = markup.read(text, styles=self._sheets(name, text), contents=not is_contents, marks=True)
+        if is_contents and all(block.level or not block.text for block in page.blocks):
             if len(self._package.spine) > 1:
                 return [], None  # the page is only a table of contents, which the app shows elsewhere
-            found = markup.read(text, styles=self._sheets(name, text), marks=True)
+            page = markup.read(text, styles=self._sheets(name, text), marks=True)
         base = posixpath.dirname(name)
-        self.left_out.update(found.left_out)
-        self.pictures += found.pictures + named(found.blocks, lambda source: self._part(base, source))
-        for reference in found.framed:
+        self.left_out.update(page.left_out)
+        self.pictures += page.pictures + named(page.blocks, lambda source: self._part(base, source))
+        for reference in page.framed:
             place = _inside(posixpath.dirname(name), reference)[0]
             if place in self._names:
                 self._framed[self._names.find(place) or place] = None
             else:
                 self.warnings.append(f"A part of “{posixpath.basename(name)}” is not in the book: {reference}.")
-        return found.blocks, None
+        return page.blocks, None
 
     def _part(self, base: str, key: str) -> str:
         """Return the name of a picture's part from its key in a page of the folder ``base``; "" if there is none."""

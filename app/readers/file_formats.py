@@ -107,9 +107,9 @@ def names() -> tuple[str, ...]:
 def documents(names: Sequence[str]) -> list[str]:
     """Return the entries of a zip container that are documents; [] if it is no bundle of documents."""
     known = tuple(suffix for suffix in suffixes() if suffix != ".zip")
-    found = [name for name in names if name.lower().endswith(known) and not is_hidden(name)]
-    is_bundle = any(not name.lower().endswith(_PARTS) for name in found) and "META-INF/MANIFEST.MF" not in names
-    return found if is_bundle else []
+    kept = [name for name in names if name.lower().endswith(known) and not is_hidden(name)]
+    is_bundle = any(not name.lower().endswith(_PARTS) for name in kept) and "META-INF/MANIFEST.MF" not in names
+    return kept if is_bundle else []
 
 
 def is_hidden(name: str) -> bool:

@@ -202,8 +202,8 @@ def _rows(rows: Sequence[Sequence[str]], separator: str = ", ") -> _Piece:
 
 
 def _children(node: ElementTree.Element, depth: int, count: int) -> list[_Piece]:
-    found = [_said(child, depth) for child in node][:count]
-    return found + [("", "")] * (count - len(found))
+    pieces = [_said(child, depth) for child in node][:count]
+    return pieces + [("", "")] * (count - len(pieces))
 
 
 def _math(node: ElementTree.Element, depth: int) -> _Piece:
@@ -256,11 +256,11 @@ def _msubsup(node: ElementTree.Element, depth: int) -> _Piece:
 
 
 def _multiscripts(node: ElementTree.Element, depth: int) -> _Piece:
-    before, after, found = "", "", list(node)
-    base = _said(found[0], depth)[0] if found else ""
+    before, after, children = "", "", list(node)
+    base = _said(children[0], depth)[0] if children else ""
     in_front = False
     scripts: list[str] = []
-    for child in found[1:]:
+    for child in children[1:]:
         if local(child.tag) == "mprescripts":
             in_front = True
             continue

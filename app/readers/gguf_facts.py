@@ -73,29 +73,29 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
     Raises:
         Refused: a file is no GGUF file, is damaged or is the wrong part, or the files together are no complete model.
     """
-    found = _one(paths[0])
-    _check_part(found, 0, len(paths), paths[0].name)
+    facts = _one(paths[0])
+    _check_part(facts, 0, len(paths), paths[0].name)
     for number, path in enumerate(paths[1:], 1):
         try:
             part = _one(path)
         except Refused as refused:
             raise Refused(f"has a part that cannot be used: {path.name} {refused.cause}", refused.remedy) from refused
         _check_part(part, number, len(paths), path.name)
-        found.add(part, path.name)
-    if found.fields.get("general.type", "model") != "model" or not found.shapes:
+        facts.add(part, path.name)
+    if facts.fields.get("general.type", "model") != "model" or not facts.shapes:
         raise Refused("holds no language model.", _WHOLE)
-    stated = found.fields.get(_TENSORS, len(found.shapes))
-    if len(paths) > 1 and stated != len(found.shapes):
-        raise Refused(f"has {len(found.shapes)} tensors in its parts, and says that it has {stated}.", _REMEDY)
-    own = f"{found.fields.get('general.architecture', '')}."
-    _check_vocabulary(found.lengths, found.shapes, found.fields.get(f"{own}vocab_size"))
+    stated = facts.fields.get(_TENSORS, len(facts.shapes))
+    if len(paths) > 1 and stated != len(facts.shapes):
+        raise Refused(f"has {len(facts.shapes)} tensors in its parts, and says that it has {stated}.", _REMEDY)
+    own = f"{facts.fields.get('general.architecture', '')}."
+    _check_vocabulary(facts.lengths, facts.shapes, facts.fields.get(f"{own}vocab_size"))
     return {
-        "fields": {name: value for name, value in found.fields.items() if name.startswith((*_KEPT, own))},
-        "vocabulary": found.lengths[_TOKENS],
-        "parameters": found.parameters,
-        "names": sorted(name for name in found.shapes if not name.startswith(_LAYER) or name.endswith(_VALUES)),
-        "kinds": sorted(found.kinds),
-        "blocks": sorted(found.blocks.items()),
+        "fields": {name: value for name, value in facts.fields.items() if name.startswith((*_KEPT, own))},
+        "vocabulary": facts.lengths[_TOKENS],
+        "parameters": facts.parameters,
+        "names": sorted(name for name in facts.shapes if not name.startswith(_LAYER) or name.endswith(_VALUES)),
+        "kinds": sorted(facts.kinds),
+        "blocks": sorted(facts.blocks.items()),
     }
 
 
@@ -173,9 +173,9 @@ def _found(data: HeaderBytes, size: int) -> _Found:
         else:
             fields[name] = data.value(kind)
             _check_finite((fields[name],), name)
-    found = _Found(fields, lengths, {}, set(), Counter(), 0)
-    _take_tensors(data, tensors, size, found)
-    return found
+    facts = _Found(fields, lengths, {}, set(), Counter(), 0)
+    _take_tensors(data, tensors, size, facts)
+    return facts
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:

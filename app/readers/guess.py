@@ -178,8 +178,8 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
                     letters[sign] = letters.get(sign, 0.0) + worth
     signs = sum(_in_place(text, at) for at, sign in enumerate(text) if sign > "\x7f" and not sign.isalpha())
     signs += sum(_in_place(text, at) for at, sign in enumerate(text) if sign in "ªºµ")
-    found = max(sum(worth * (1.0 if sign in known else 0.3) for sign, worth in letters.items()) for known in languages)
-    return (found + signs) / max(beyond, 1)
+    best = max(sum(worth * (1.0 if sign in known else 0.3) for sign, worth in letters.items()) for known in languages)
+    return (best + signs) / max(beyond, 1)
 
 
 def _latin_word(text: str, start: int, word: str) -> float:

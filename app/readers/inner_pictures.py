@@ -95,22 +95,22 @@ def pictures_on(page: pdfium.PdfPage, number: int, images: Sequence[Image], line
         What tells whether two pictures are the same, keyed by the key of each picture, in the order of the file.
     """
     width, height = page.get_size()
-    found: list[tuple[list[float], list[int]]] = []
+    merged: list[tuple[list[float], list[int]]] = []
     for item, (x0, x1, top, bottom) in images[:_MOST_TILES]:
         box = [max(x0, 0.0), min(x1, width), max(top, 0.0), min(bottom, height)]
         if box[1] - box[0] < 1 or box[3] - box[2] < 1:
             continue
-        near = next((one for one in found if _are_parts(one[0], box)), None)
+        near = next((one for one in merged if _are_parts(one[0], box)), None)
         across, down, size = _facts(item)
         if near is None:
-            found.append((box, [across, down, size]))
+            merged.append((box, [across, down, size]))
         else:
             held, facts = near
             held[:] = [min(held[0], box[0]), max(held[1], box[1]), min(held[2], box[2]), max(held[3], box[3])]
             facts[:] = [facts[0] + across, facts[1] + down, facts[2] + size]
     rotation = page.get_rotation()
     made: dict[str, Facts] = {}
-    for (x0, x1, top, bottom), facts in found:
+    for (x0, x1, top, bottom), facts in merged:
         if _is_icon(x1 - x0, bottom - top) or max(facts[:2]) <= WIDEST_ICON or min(facts[:2]) < LOWEST_WORDS:
             continue
         if text_on(lines, (x0, x1, top, bottom)) < ON_PICTURE:
@@ -189,8 +189,8 @@ def told(recognised: int, with_words: int, waiting: int) -> list[str]:
     """
     said = []
     if with_words:
-        found = f"words were recognised in {with_words:,} and may have slips."
-        said.append(f"Pictures beside the text: {recognised:,}; {found}")
+        words = f"words were recognised in {with_words:,} and may have slips."
+        said.append(f"Pictures beside the text: {recognised:,}; {words}")
     elif recognised:
         said.append(f"Pictures beside the text: {recognised:,}; none has words.")
     if waiting:

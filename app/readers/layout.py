@@ -289,10 +289,10 @@ class Margins:
                 if len(line.text) >= _LONG and not line.row:
                     ends.setdefault(round(line.x0 / _BIN), []).append(line.x1)
         self._edges: dict[int, float] = {}
-        self._counts = {start: len(found) for start, found in ends.items()}
-        for start, found in ends.items():
-            found.sort()
-            self._edges[start] = found[min(len(found) - 1, int(len(found) * 0.9))]
+        self._counts = {start: len(rights) for start, rights in ends.items()}
+        for start, rights in ends.items():
+            rights.sort()
+            self._edges[start] = rights[min(len(rights) - 1, int(len(rights) * 0.9))]
         self._starts = sorted(self._edges)
         self._short = _short_edges(pages, self._counts)
 

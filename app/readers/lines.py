@@ -134,14 +134,14 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
         for at, row in enumerate(rows, 1)
     ]
     runs = [(keep, [row for _, row in run]) for keep, run in groupby(zip(marked, rows, strict=True), lambda x: x[0])]
-    found: list[tuple[bool, list[str]]] = []
+    merged: list[tuple[bool, list[str]]] = []
     for keep, run in runs:
         keep = keep and (len(run) > 1 or not loose)
-        if found and found[-1][0] == keep:
-            found[-1][1].extend(run)
+        if merged and merged[-1][0] == keep:
+            merged[-1][1].extend(run)
         else:
-            found.append((keep, run))
-    return found
+            merged.append((keep, run))
+    return merged
 
 
 def _is_block(rows: Sequence[str]) -> bool:
@@ -216,9 +216,9 @@ def items(rows: Sequence[str]) -> list[list[str]]:
     starts: set[int] = set()
     likely = [(at, row) for at, row in enumerate(rows) if _may_begin(row.lstrip())]
     for pattern in _ITEMS if len(likely) > 1 else ():
-        found = [at for at, row in likely if pattern.match(row)]
-        if len(found) > 1 and (found[0] == 0 or found[0] - 1 in starts or is_line_ended(rows[found[0] - 1])):
-            starts.update(found)
+        hits = [at for at, row in likely if pattern.match(row)]
+        if len(hits) > 1 and (hits[0] == 0 or hits[0] - 1 in starts or is_line_ended(rows[hits[0] - 1])):
+            starts.update(hits)
     if not starts:
         return [list(rows)]
     cuts = sorted(starts | {0})

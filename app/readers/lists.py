@@ -58,8 +58,8 @@ class Lists:
         else:
             kind = _NO_NUMBERS if kind in ("none", "pl") else "disc"
         classes = attributes.get("class", "").split()
-        found = {**styles.of(tag, classes), **styles.of(tag, classes, items=True)}
-        kind = css.list_type(css.declarations(attributes.get("style", ""))) or css.list_type(found) or kind
+        declared = {**styles.of(tag, classes), **styles.of(tag, classes, items=True)}
+        kind = css.list_type(css.declarations(attributes.get("style", ""))) or css.list_type(declared) or kind
         if bare or attributes.get("role") in _ROLES_WITHOUT:
             kind = _NO_NUMBERS
         start, backwards = whole(attributes.get("start")), "reversed" in attributes
@@ -77,8 +77,8 @@ class Lists:
         value = whole(attributes.get("value"))
         if value is not None:
             around.value, around.backwards = value, False
-        found = css.declarations(attributes.get("style", "")) or styles.of("li", attributes.get("class", "").split())
-        kind = css.list_type(found) or (_ONES.get(attributes.get("type", "")) or around.kind)
+        declared = css.declarations(attributes.get("style", "")) or styles.of("li", attributes.get("class", "").split())
+        kind = css.list_type(declared) or (_ONES.get(attributes.get("type", "")) or around.kind)
         mark = self._generated(around) if around.counters else _mark(kind, around.value)
         if not mark and around.bullet:
             mark = f"{around.bullet} "

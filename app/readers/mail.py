@@ -224,8 +224,8 @@ def _is_technical(name: str, value: str) -> bool:
 
 
 def _head(mail: Message, name: str) -> str:
-    found = (value for one, value in mail.raw_items() if one.casefold() == name)
-    return cleaning.one_line(_decoded(next(found, "")))
+    values = (value for one, value in mail.raw_items() if one.casefold() == name)
+    return cleaning.one_line(_decoded(next(values, "")))
 
 
 def _decoded(value: str) -> str:

@@ -76,26 +76,26 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 def parsed(pages: Sequence[str], progress: Callable[[], None]) -> Parsed:
     """Read a web page, and the pages in its frames after it."""
-    found = read(pages[0], progress, marks=True)
+    page = read(pages[0], progress, marks=True)
     for inner in pages[1:]:
         frame = read(inner, progress, marks=True)
-        found.pictures += frame.pictures
-        found.blocks += frame.blocks
-        found.left_out.update(frame.left_out)
+        page.pictures += frame.pictures
+        page.blocks += frame.blocks
+        page.left_out.update(frame.left_out)
     progress()
-    found.pictures += named(found.blocks, lambda source: source if source.startswith(IN_PAGE) else "")
-    sections, outline = finish(by_headings(found.blocks, split_levels(found.blocks)))
-    first = next((block.text for block in found.blocks if block.level), "")
-    warnings = told(found.left_out, (block.text for block in found.blocks))
-    if found.framed and len(pages) == 1:
-        one = len(found.framed) == 1
-        parts = "1 part of the page is" if one else f"{len(found.framed)} parts of the page are"
-        some = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")
+    page.pictures += named(page.blocks, lambda source: source if source.startswith(IN_PAGE) else "")
+    sections, outline = finish(by_headings(page.blocks, split_levels(page.blocks)))
+    first = next((block.text for block in page.blocks if block.level), "")
+    warnings = told(page.left_out, (block.text for block in page.blocks))
+    if page.framed and len(pages) == 1:
+        one = len(page.framed) == 1
+        parts = "1 part of the page is" if one else f"{len(page.framed)} parts of the page are"
+        some = ", ".join(page.framed[:_NAMED]) + (", …" if len(page.framed) > _NAMED else "")
         warnings.append(f"{parts} in another file and not read: {some}. Open what you need by itself.")
-    if found.pictures:
-        warnings.append(f"Pictures without a description, whose words are not read: {found.pictures:,}.")
-    title = found.title.strip() or first
-    return Parsed(sections, title, found.author, outline, warnings, found.left_out, found.date)
+    if page.pictures:
+        warnings.append(f"Pictures without a description, whose words are not read: {page.pictures:,}.")
+    title = page.title.strip() or first
+    return Parsed(sections, title, page.author, outline, warnings, page.left_out, page.date)
 
 
 def decode_html(data: bytes) -> str:
@@ -149,18 +149,18 @@ def read(
     """
     text = with_keys(text) if marks else text
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
-    text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
+    text = _NO_TAG.sub(lambda match: PUT_AWAY * len(match[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
-    found = _collected(text, progress, styles, hides=True, contents=contents, marks=marks)
+    collected = _collected(text, progress, styles, hides=True, contents=contents, marks=marks)
     # Hidden text is read too if a hidden element was never closed, or if all text is hidden, because a script may show
     # it.
-    if found.lost or not found.blocks:
-        found = _collected(text, progress, styles, hides=False, contents=contents, marks=marks)
-    framed = list(dict.fromkeys(found.framed))
-    said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)
-    said.pictures = found.pictures
-    for inner in found.inner[:_MOST_INNER] if depth < _DEEPEST else ():
+    if collected.lost or not collected.blocks:
+        collected = _collected(text, progress, styles, hides=False, contents=contents, marks=marks)
+    framed = list(dict.fromkeys(collected.framed))
+    said = Markup(collected.blocks, collected.title, collected.author, collected.date, collected.left_out, framed)
+    said.pictures = collected.pictures
+    for inner in collected.inner[:_MOST_INNER] if depth < _DEEPEST else ():
         page = read(inner, progress, styles, depth=depth + 1)
         said.blocks += page.blocks
         said.left_out.update(page.left_out)

@@ -164,15 +164,15 @@ class _File(Package):
             raise KeyError(_CONTENT)
         for part in (styles, root):
             self._read_styles(part)
-        found = next((node for node in root.iter() if local(node.tag) == "body"), root)
-        return next((node for node in found if local(node.tag) in _BODIES), found)
+        body = next((node for node in root.iter() if local(node.tag) == "body"), root)
+        return next((node for node in body if local(node.tag) in _BODIES), body)
 
     def name(self, parsed: Parsed) -> None:
         """Set title and author from the document's properties, and tell what was left out."""
         meta = self.attempt(lambda: self.xml(_META, "its list of properties"), None)
-        found = {local(node.tag): node.text or "" for node in meta.iter()} if meta is not None else {}
-        parsed.title = found.get("title", "") or parsed.title
-        parsed.author = found.get("initial-creator", "") or found.get("creator", "")
+        properties = {local(node.tag): node.text or "" for node in meta.iter()} if meta is not None else {}
+        parsed.title = properties.get("title", "") or parsed.title
+        parsed.author = properties.get("initial-creator", "") or properties.get("creator", "")
         if self._pictures:
             said = f"Pictures without a description, whose words are not read: {self._pictures:,}."
             parsed.warnings.append(said)
@@ -217,16 +217,16 @@ class _File(Package):
 
     def _style(self, name: str) -> _Style:
         """Return a style with all that it inherits."""
-        found = _Style()
+        inherited = _Style()
         for _ in range(_DEEPEST_STYLE):
             style = self._styles.get(name)
             if style is None:
                 break
-            found.struck = style.struck if found.struck is None else found.struck
-            found.position = style.position if found.position is None else found.position
-            found.hidden = style.hidden if found.hidden is None else found.hidden
+            inherited.struck = style.struck if inherited.struck is None else inherited.struck
+            inherited.position = style.position if inherited.position is None else inherited.position
+            inherited.hidden = style.hidden if inherited.hidden is None else inherited.hidden
             name = style.parent
-        return found
+        return inherited
 
     # Texts and presentations
 
@@ -287,13 +287,13 @@ class _File(Package):
     def _headers(self, blocks: list[Block]) -> str:
         """Return the headers and footers, each once, without those that repeat a paragraph."""
         root = self.xml(_STYLES, "its list of styles")
-        said, found = {block.text.casefold() for block in blocks}, dict[str, None]()
+        said, texts = {block.text.casefold() for block in blocks}, dict[str, None]()
         for node in root.iter() if root is not None else ():
             if local(node.tag) in ("header", "footer", "header-first", "footer-first", "header-left", "footer-left"):
                 text = "\n".join(block.text for block in self._blocks(node))
                 if text and not is_page_number(text) and text.casefold() not in said:
-                    found.setdefault(text)
-        return "\n\n".join(found)
+                    texts.setdefault(text)
+        return "\n\n".join(texts)
 
     def _tags(self, node: ElementTree.Element) -> Tags | None:
         """Return the HTML elements that stand for an element; None to leave it out."""
@@ -446,9 +446,9 @@ class _File(Package):
                 count = max(whole(attribute(node, "number-rows-repeated")) or 1, 1)
                 cells = self._row(node, sheet, number)
                 not_shown = hidden or attribute(node, "visibility") in _NOT_SHOWN
-                for at in range(min(count, _MOST_REPEATED) if cells else 0):
+                for offset in range(min(count, _MOST_REPEATED) if cells else 0):
                     for place, text in cells.items():
-                        book.put(sheet, number + at, place, text, hidden=not_shown or place in hidden_columns)
+                        book.put(sheet, number + offset, place, text, hidden=not_shown or place in hidden_columns)
                 number += count
 
     def _row(self, row: ElementTree.Element, sheet: Sheet, number: int) -> dict[int, str]:
@@ -466,9 +466,9 @@ class _File(Package):
             for note in (part for part in cell if local(part.tag) == "annotation"):
                 said = [block.text for part in note if _is_text(part) for block in self._blocks(part)]
                 sheet.comments[f"{_letters(column)}{number}"] = " ".join(said)
-            for at in range(min(count, _MOST_REPEATED) if text else 0):
-                if column + at < MOST_COLUMNS:
-                    cells[column + at] = text
+            for offset in range(min(count, _MOST_REPEATED) if text else 0):
+                if column + offset < MOST_COLUMNS:
+                    cells[column + offset] = text
             column += count
         return cells
 

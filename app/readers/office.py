@@ -46,7 +46,7 @@ class Package:
         """
         if part not in self._relations:
             folder, name = posixpath.split(part)
-            found: dict[str, tuple[str, str]] = {}
+            relations: dict[str, tuple[str, str]] = {}
             place = posixpath.join(folder, "_rels", f"{name}.rels")
             root = self.attempt(lambda: self.xml(place, "its list of relations"), None)
             for node in root if root is not None else ():
@@ -54,8 +54,8 @@ class Package:
                 if node.get("TargetMode") != "External" and target:
                     place = target.lstrip("/") if target.startswith("/") else posixpath.join(folder, target)
                     kind = node.get("Type", "").rpartition("/")[2]
-                    found[node.get("Id", "")] = (kind, posixpath.normpath(place))
-            self._relations[part] = found
+                    relations[node.get("Id", "")] = (kind, posixpath.normpath(place))
+            self._relations[part] = relations
         return self._relations[part]
 
     def main(self, usual: str) -> str:
@@ -68,8 +68,8 @@ class Package:
 
         def look_up() -> tuple[str, str]:
             root = self.xml("docProps/core.xml", "its list of properties")
-            found = {local(node.tag): node.text or "" for node in root} if root is not None else {}
-            return found.get("title", ""), found.get("creator", "")
+            properties = {local(node.tag): node.text or "" for node in root} if root is not None else {}
+            return properties.get("title", ""), properties.get("creator", "")
 
         return self.attempt(look_up, ("", ""))
 

@@ -151,7 +151,7 @@ def read_ticks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[Line]
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if form is None or count > _MOST:
         return []
-    found, box, turn = [], raw.FS_RECTF(), turned(page)
+    ticks, box, turn = [], raw.FS_RECTF(), turned(page)
     for annotation in _annotations(page, count):
         kind = raw.FPDFAnnot_GetFormFieldType(form.raw, annotation)
         if kind not in _BOXES or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
@@ -161,8 +161,8 @@ def read_ticks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[Line]
             min(box.left, box.right), min(box.top, box.bottom), max(box.left, box.right), max(box.top, box.bottom)
         )
         sign = TICKS[bool(raw.FPDFAnnot_IsChecked(form.raw, annotation))]
-        found.append(Line(sign, x0, x1, top, bottom, size=bottom - top))
-    return found
+        ticks.append(Line(sign, x0, x1, top, bottom, size=bottom - top))
+    return ticks
 
 
 def _has_appearance(annotation: Any) -> bool:

@@ -43,14 +43,14 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
         Lists of lines, keyed by the ``id`` of each piece of text in a table. The list of the table's first piece has
             the table's rows. The lists of its other pieces are empty.
     """
-    found: dict[int, list[Line]] = {}
+    tables: dict[int, list[Line]] = {}
     for grid in grids:
         inside = [piece for piece in pieces if grid.holds((piece.x0 + piece.x1) / 2, (piece.top + piece.bottom) / 2)]
         if len(inside) < _FEWEST_CELLS:
             continue
         parts: list[Line] = []
         for piece in inside:
-            rows = found.get(id(piece))
+            rows = tables.get(id(piece))
             if rows is None:
                 parts += cut_at(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
             elif rows:  # the piece starts a smaller table, which becomes a cell of the table around it
@@ -58,9 +58,9 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
         lines = _drawn(parts, grid)
         if lines:
             for piece in inside:
-                found[id(piece)] = []
-            found[id(inside[0])] = lines
-    return found
+                tables[id(piece)] = []
+            tables[id(inside[0])] = lines
+    return tables
 
 
 def _one_piece(rows: Sequence[Line]) -> Line:

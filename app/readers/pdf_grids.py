@@ -82,7 +82,7 @@ class Grid:
     def walls(self, y: float) -> list[float]:
         """Return the x positions of the lines between the cells of the row at ``y``."""
         row = self.cells[self.row(y)]
-        return [self.xs[at + 1] for at, (one, two) in enumerate(pairwise(row)) if one != two]
+        return [self.xs[column + 1] for column, (one, two) in enumerate(pairwise(row)) if one != two]
 
     @property
     def area(self) -> float:
@@ -159,13 +159,13 @@ def _lines(spans: list[Span]) -> list[Line]:
     """Join parallel lines at nearly the same position into one line: (mean position, [(start, end) of each drawn
     part]).
     """
-    found: list[tuple[list[float], list[tuple[float, float]]]] = []
+    groups: list[tuple[list[float], list[tuple[float, float]]]] = []
     for place, start, end in sorted(spans):
-        if not found or place - found[-1][0][-1] > _ONE_LINE:
-            found.append(([], []))
-        found[-1][0].append(place)
-        found[-1][1].append((start, end))
-    return [(sum(places) / len(places), drawn) for places, drawn in found]
+        if not groups or place - groups[-1][0][-1] > _ONE_LINE:
+            groups.append(([], []))
+        groups[-1][0].append(place)
+        groups[-1][1].append((start, end))
+    return [(sum(places) / len(places), drawn) for places, drawn in groups]
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:

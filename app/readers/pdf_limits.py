@@ -55,11 +55,11 @@ def with_limits(text: str, boxes: CharacterBoxes, bars: Sequence[Box] | None = N
     """
     # few pages have such a word at the end of a line
     pattern = _SIGN_OR_WORD if any(f"{word}{BREAK}" in text for word in _WORDS) else _SIGN
-    found = list(_all(text, pattern, boxes, bars)) if boxes.upright and bars != [] else []
-    if not found:
+    written = list(_all(text, pattern, boxes, bars)) if boxes.upright and bars != [] else []
+    if not written:
         return text
     new = NewText(text)
-    for one in found:
+    for one in written:
         new.keep(one.start)
         new.write(one.text, one.start, one.box)
         new.write(" ", one.start)
@@ -167,13 +167,13 @@ def _end(text: str, boxes: CharacterBoxes, start: int, sign: Box, side: int) -> 
 def _beside(text: str, boxes: CharacterBoxes, start: int, end: int, sign: Box) -> dict[int, Box]:
     """Return the boxes of those characters before and after a sign that stand in its row, keyed by their index."""
     middle, height = (sign[2] + sign[3]) / 2, sign[3] - sign[2]
-    found = {}
+    beside = {}
     for order in (range(start - 1, -1, -1), range(end, len(text))):
         at = next((at for at in order if not text[at].isspace()), None)
         box = boxes.span(at, at) if at is not None else None
         if at is not None and box is not None and abs((box[2] + box[3]) / 2 - middle) < _ROW * height:
-            found[at] = box
-    return found
+            beside[at] = box
+    return beside
 
 
 def _begun_before(text: str, boxes: CharacterBoxes, start: int, sign: Box, limit: Box) -> int:

@@ -64,10 +64,10 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
         page = document[number - 1]
         size = page.get_size()
         drawn = page.render(scale=ocr.LONG_SIDE / max(*size, 1.0), rev_byteorder=False).to_numpy()
-        found = ocr.recognise(drawn, size, beat)
+        recognised = ocr.recognise(drawn, size, beat)
         page.close()
         seconds = round(time.monotonic() - started, 2)
-        voice.say({"type": "recognised", "number": number, "page": found.as_json(), "seconds": seconds})
+        voice.say({"type": "recognised", "number": number, "page": recognised.as_json(), "seconds": seconds})
     document.close()
 
 
@@ -89,11 +89,11 @@ def recognise_pictures(request: dict[str, Any], voice: Voice) -> None:
             beat = partial(voice.step, done, total, done + 1)
             beat()
             pixels = pixels_of(key)
-            found = (
+            recognised = (
                 ocr.recognise_picture(pixels, (pixels.shape[1], pixels.shape[0]), beat) if pixels is not None else None
             )
             seconds = round(time.monotonic() - started, 2)
-            voice.say({"type": "picture", "key": key, "words": found and found.as_json(), "seconds": seconds})
+            voice.say({"type": "picture", "key": key, "words": recognised and recognised.as_json(), "seconds": seconds})
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
@@ -115,14 +115,14 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
             places.append(index)
     text = "".join(letters)
     spans = [locate(text, *map(folded, (passage, before, after))) for before, passage, after in request["passages"]]
-    found = [
+    boxes = [
         of_picture or (_rectangles(page, text_page, places[span[0]], places[span[1] - 1]) if span else [])
         for span, of_picture in zip(spans, in_pictures, strict=True)
     ]
     text_page.close()
     page.close()
     document.close()
-    return found
+    return boxes
 
 
 def _find_picture(page: pdfium.PdfPage, passage: str, request: dict[str, Any]) -> list[list[float]]:
@@ -150,22 +150,22 @@ def words(request: dict[str, Any]) -> list[list[Any]]:
     follows the word.
     """
     signs = _recognised_signs(request["recognised"]) if request.get("recognised") else _printed_signs(request)
-    found: list[list[Any]] = []
+    joined: list[list[Any]] = []
     apart = True
     for sign, box in signs[:_MOST_SIGNS]:
         if box is None or sign.isspace():
             apart = True
             continue
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and _is_beside(last, box) and not apart:
             last[0] += sign
             last[1:] = [min(last[1], box[0]), min(last[2], box[1]), max(last[3], box[2]), max(last[4], box[3])]
         else:
             if last is not None:
                 last[0] += " "
-            found.append([sign, *box])
+            joined.append([sign, *box])
         apart = False
-    return [[text, *(round(value, 5) for value in box)] for text, *box in found]
+    return [[text, *(round(value, 5) for value in box)] for text, *box in joined]
 
 
 def _is_beside(word: list[Any], box: list[float]) -> bool:
@@ -218,15 +218,15 @@ def _find_recognised(request: dict[str, Any]) -> list[list[list[float]]]:
 
 def _rectangles(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, first: int, last: int) -> list[list[float]]:
     left, bottom, right, top = page.get_bbox()
-    found: list[list[float]] = []
+    boxes: list[list[float]] = []
     for index in range(text_page.count_rects(first, last - first + 1)):
         x0, y0, x1, y1 = text_page.get_rect(index)
         if x1 < left or x0 > right or y1 < bottom or y0 > top:
             continue
         one, two = _device(page, x0, y0), _device(page, x1, y1)
         box = [min(one[0], two[0]), min(one[1], two[1]), max(one[0], two[0]), max(one[1], two[1])]
-        found.append([round(min(max(value, 0.0), 1.0), 5) for value in box])
-    return _rows(found)
+        boxes.append([round(min(max(value, 0.0), 1.0), 5) for value in box])
+    return _rows(boxes)
 
 
 def _device(page: pdfium.PdfPage, x: float, y: float) -> tuple[float, float]:

@@ -65,7 +65,7 @@ def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
     """Return the filled-in values as lines. The values are the part of ``text`` from ``start``. A wide gap between two
     words separates two values.
     """
-    found: list[Line] = []
+    lines: list[Line] = []
     for match in WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)
         word = cleaning.tidy(match.group())
@@ -73,7 +73,7 @@ def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
             continue
         x0, x1, top, bottom = box
         piece = Line(word, x0, x1, top, bottom, size=bottom - top)
-        last = found[-1] if found else None
+        last = lines[-1] if lines else None
         if (
             last is not None
             and same_row(last, piece)
@@ -82,10 +82,10 @@ def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
         ):
             last.text, last.x1 = f"{last.text} {word}", max(last.x1, x1)
         else:
-            found.append(piece)
-    for line in found:
+            lines.append(piece)
+    for line in lines:
         line.shown = boxes.shows(line)
-    return found
+    return lines
 
 
 def _is_filled_in(page: pdfium.PdfPage) -> bool:

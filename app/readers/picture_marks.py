@@ -59,16 +59,16 @@ def key_of_data(written: str | bytes) -> str:
 
 def key_of_written(text: str) -> str:
     """Return the key of a picture in a text that is nothing but its data; "" if it is of an unknown format."""
-    found = _WRITTEN.search(text.encode("ascii", "replace"))
-    return key_of_data(found[0]) if found is not None else ""
+    match = _WRITTEN.search(text.encode("ascii", "replace"))
+    return key_of_data(match[0]) if match is not None else ""
 
 
 def embedded(content: bytes) -> dict[str, bytes]:
     """Find the pictures that a file of text holds, such as a saved page, a mail or rich text. Return their data as the
     file holds it, keyed by their keys.
     """
-    found = {with_keys(one[0]): one[1].encode() for one in DATA.finditer(content.decode("latin-1"))}
-    return found | {key_of_data(one[0]): b"".join(one[0].split()) for one in _WRITTEN.finditer(content)}
+    pictures = {with_keys(one[0]): one[1].encode() for one in DATA.finditer(content.decode("latin-1"))}
+    return pictures | {key_of_data(one[0]): b"".join(one[0].split()) for one in _WRITTEN.finditer(content)}
 
 
 _SOURCE = re.compile(r"""(<img\s[^<>]{0,2000}?\bsrc\s{0,9}=\s{0,9}["']?)([^"'\s<>]{1,2000})""", re.I)
@@ -97,7 +97,7 @@ def key_of_part(part: Message) -> str:
 
 def marks_in(text: str) -> list[str]:
     """Return the marks of pictures in a text."""
-    return [found[0] for found in _MARK.finditer(text)]
+    return [match[0] for match in _MARK.finditer(text)]
 
 
 def key_of_source(source: str) -> str:

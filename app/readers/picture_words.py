@@ -76,18 +76,18 @@ def _is_sideways(line: RecognisedLine) -> bool:
 
 def _names_of_axes(lines: Sequence[RecognisedLine]) -> list[AxisName]:
     """Join words that run upwards one after the other."""
-    found: list[AxisName] = []
+    names: list[AxisName] = []
     for line in sorted(lines, key=lambda line: -line.bottom):
         x0, x1, text = line.words[0].x0, line.words[-1].x1, " ".join(word.text for word in line.words)
         wide = x1 - x0
         last = next(
-            (one for one in found if abs(one.x - (x0 + x1) / 2) < wide / 2 and one.top - line.bottom < wide), None
+            (one for one in names if abs(one.x - (x0 + x1) / 2) < wide / 2 and one.top - line.bottom < wide), None
         )
         if last is None:
-            found.append(AxisName(text, (x0 + x1) / 2, line.top, line.bottom))
+            names.append(AxisName(text, (x0 + x1) / 2, line.top, line.bottom))
         else:
             last.text, last.top = f"{last.text} {text}", line.top
-    return found
+    return names
 
 
 def with_words(text: str, placed: Sequence[tuple[str, str, bool]]) -> str:
@@ -100,15 +100,15 @@ def with_words(text: str, placed: Sequence[tuple[str, str, bool]]) -> str:
     """
     signs = [(sign, at) for at, letter in enumerate(text) for sign in folded(letter)]
     letters = "".join(sign for sign, _ in signs)
-    found: list[tuple[int, str]] = []
+    inserts: list[tuple[int, str]] = []
     for words, line, is_before in placed:
         span = locate(letters, folded(line)) if line else None
         at = len(text)
         if span is not None:
             at = _break(text, signs[span[0]][1] if is_before else signs[span[1] - 1][1], is_before=is_before)
-        found.append((at, bracketed(words)))
-    found.sort(key=lambda one: one[0])
-    for at, words in reversed(found):
+        inserts.append((at, bracketed(words)))
+    inserts.sort(key=lambda one: one[0])
+    for at, words in reversed(inserts):
         before, after = text[:at].rstrip("\n"), text[at:].lstrip("\n")
         text = "\n\n".join(filter(None, (before, words, after)))
     return text

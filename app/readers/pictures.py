@@ -55,9 +55,9 @@ def _is_comic(path: Path) -> bool:
 def pages_of(names: Sequence[str]) -> list[str]:
     """Return the pictures of a zip container in the order of the pages; [] if it holds something else too."""
     held = [name for name in names if not name.endswith("/") and not name.startswith("__MACOSX/")]
-    found = [name for name in held if name.lower().endswith(_SUFFIXES)]
+    images = [name for name in held if name.lower().endswith(_SUFFIXES)]
     others = [name for name in held if not name.lower().endswith((*_SUFFIXES, *_BESIDE))]
-    return [] if others else sorted(found, key=_counting)
+    return [] if others else sorted(images, key=_counting)
 
 
 def _counting(name: str) -> list[tuple[int, str]]:

@@ -121,14 +121,14 @@ class _Presentation(Package):
     def _said(self, name: str) -> list[str]:
         """Return the comments of reviewers, each after ``_COMMENT``."""
         root = self.xml(name, "its comments")
-        found = []
+        comments = []
         for node in root.iter() if root is not None else ():
             if local(node.tag) in ("cm", "reply"):
                 texts = ("".join(node.itertext()) for node in node if local(node.tag) in ("text", "txBody"))
                 if text := cleaning.one_line(" ".join(texts), 10_000):
-                    found.append(f"{_COMMENT}: {text}")
-        self._comments += len(found)
-        return found if self._with_comments else []
+                    comments.append(f"{_COMMENT}: {text}")
+        self._comments += len(comments)
+        return comments if self._with_comments else []
 
     def _shape(self, shape: ElementTree.Element, kind: str) -> Iterator[Block]:
         """Yield the text of a shape: of its text body, table, chart, diagram or description."""

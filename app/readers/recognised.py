@@ -283,14 +283,14 @@ def _overlap(one: Line, two: Line) -> float:
 
 def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
     """Return every letter with its box on the straightened page, in reading order."""
-    found: list[tuple[str, Box]] = []
+    letters: list[tuple[str, Box]] = []
     for piece in pieces_of(page):
         for text, x0, x1 in piece.words:
             step = (x1 - x0) / len(text)
-            found += [
+            letters += [
                 (sign, (x0 + at * step, piece.top, x0 + (at + 1) * step, piece.bottom)) for at, sign in enumerate(text)
             ]
-    return found
+    return letters
 
 
 def rectangles(page: RecognisedPage, boxes: Sequence[Box]) -> list[list[float]]:
@@ -303,10 +303,10 @@ def rectangles(page: RecognisedPage, boxes: Sequence[Box]) -> list[list[float]]:
             rows[-1] = (rows[-1][0], box[1], max(rows[-1][2], box[2]), box[3])
         else:
             rows.append(box)
-    found = []
+    scaled = []
     for x0, top, x1, bottom in rows:
         points = [page.on_picture(x, y) for x, y in ((x0, top), (x1, top), (x1, bottom), (x0, bottom))]
         across, down = [point[0] for point in points], [point[1] for point in points]
         box = (min(across), min(down), max(across), max(down))
-        found.append([round(min(max(value, 0.0), 1.0), 5) for value in box])
-    return found
+        scaled.append([round(min(max(value, 0.0), 1.0), 5) for value in box])
+    return scaled

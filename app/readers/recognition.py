@@ -99,9 +99,9 @@ class Recognition:
     @classmethod
     def stopped(cls, folder: Callable[[str], Path]) -> Recognition:
         """Return settings with which pages recognised earlier are used, but no more pages are recognised."""
-        found = cls(folder)
-        found.stop.set()
-        return found
+        recognition = cls(folder)
+        recognition.stop.set()
+        return recognition
 
     def kept(self, sha256: str) -> Records:
         return load(self.folder(sha256)) if self.folder is not None else {}

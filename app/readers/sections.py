@@ -54,17 +54,17 @@ class Chapter:
 
 def with_listings(blocks: Sequence[Block]) -> list[Block]:
     """Join each paragraph that begins with blanks to the one above, as lines of program text that are paragraphs."""
-    found: list[Block] = []
+    joined: list[Block] = []
     for block in blocks:
-        above = found[-1] if found and not found[-1].level else None
+        above = joined[-1] if joined and not joined[-1].level else None
         is_line = block.kept and block.text.startswith("  ") and not block.level and len(block.text) < _LONGEST_LINE
         if is_line and above is not None and len(above.text) - above.text.rfind("\n") < _LONGEST_LINE:
             above.text += f"\n{block.text}"
             above.anchors += block.anchors
             above.kept = True
         else:
-            found.append(block)
-    return found
+            joined.append(block)
+    return joined
 
 
 def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:

@@ -89,19 +89,19 @@ class Workbook:
         for sheet in self.sheets:
             self._alive()
             name = cleaning.one_line(sheet.name, _MOST_NAMED)
-            found = self._sections(sheet, f"sheet {name}")
+            of_sheet = self._sections(sheet, f"sheet {name}")
             said = [f"{_COMMENT} {cell}: {one_line(text)}" for cell, text in sheet.comments.items() if text.strip()]
             comments += len(said)
             beside = [*map(cleaning.line_ends, sheet.texts), *(said if self._with_comments else ())]
             if text := "\n\n".join(text for text in beside if text):
                 label = f"sheet {name}, beside the cells"
-                found += [
+                of_sheet += [
                     Section(label if at == 0 else f"{label}, part {at + 1}", part)
                     for at, part in enumerate(cut(text, _REST))
                 ]
-            if found:
+            if of_sheet:
                 outline.append(Heading(name, len(sections) + 1, 0))
-            sections += found
+            sections += of_sheet
         self._tell(0 if self._with_comments else comments)
         left_out = Counter({"hidden": sum(sheet.hidden for sheet in self.sheets)})
         said = self.warnings + told(+left_out, (section.text for section in sections))
@@ -118,10 +118,10 @@ class Workbook:
                 texts.pop()
             full = texts + [""] * (len(columns) - len(texts))
             rows.append((number, CELLS.join(texts).replace("  ", " ").strip(), full))
-        found = delimited.by_rows(rows)
-        for section in found:
-            section.label = label if len(found) == 1 else f"{label}, {section.label}"
-        return found
+        sections = delimited.by_rows(rows)
+        for section in sections:
+            section.label = label if len(sections) == 1 else f"{label}, {section.label}"
+        return sections
 
     def _tell(self, comments: int) -> None:
         if self.unvalued:

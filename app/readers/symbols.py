@@ -87,10 +87,10 @@ TEX_KINDS = frozenset(_TEX)
 
 def tex_kind(font: str) -> str:
     """Return which of TeX's fonts of signs a font is: "cmsy", "cmmi", "cmex", "msam", "msbm"; "" if none."""
-    found = _TEX_NAME.fullmatch(font.casefold())
-    if found is None:
+    match = _TEX_NAME.fullmatch(font.casefold())
+    if match is None:
         return ""
-    return found[2] or _TEX_KINDS.get(found[1], "cmmi")
+    return match[2] or _TEX_KINDS.get(match[1], "cmmi")
 
 
 def tex_sign(kind: str, code: int) -> str:

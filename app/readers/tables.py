@@ -160,7 +160,7 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
         elif len(filled) == len(row.cells) == 1 and parts[0]:
             yield filled[0], row.header  # the row has only one cell, which spans all columns
         elif filled:
-            joined = _BAR.join(parts[at] for at in used if at < len(parts))
+            joined = _BAR.join(parts[column] for column in used if column < len(parts))
             keeps = any(block.kept for cell in row.cells for block in cell.blocks())
             yield joined.rstrip() if keeps else joined.replace("  ", " ").strip(), row.header
         for cell in row.cells:
@@ -200,11 +200,11 @@ def _used(table: Table, grid: list[list[str]]) -> list[int]:
     """Return the indices of the columns to write. Empty columns are left out if there are many, because they are only
     spacing then, or if a cell of the table spans several columns.
     """
-    filled = {at for parts in grid for at, part in enumerate(parts) if part}
+    filled = {column for parts in grid for column, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):
         return sorted(filled)  # an empty column may be a part of a merged cell
     width = max(map(len, grid), default=0)
-    empty = [at for at in range(width) if at not in filled]
+    empty = [column for column in range(width) if column not in filled]
     return list(range(width)) if len(empty) < _MOST_EMPTY * width else sorted(filled)
 
 

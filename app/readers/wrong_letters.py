@@ -111,8 +111,8 @@ def is_mismapped(text: str) -> bool:
     without_vowel = sum(map(_VOWELS.isdisjoint, words))
     if len(words) >= _WORDS and without_vowel > _WITHOUT_VOWEL * len(words) and _has_sentences(text):
         return True
-    found = _NO_LETTERS.findall(text)
-    return bool(found) and len(found) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
+    no_letters = _NO_LETTERS.findall(text)
+    return bool(no_letters) and len(no_letters) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
 
 def _has_sentences(text: str) -> bool:

@@ -28,12 +28,12 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     book = Workbook(limits, lambda: step(0, 1, None), comments=request.get("comments", True))
     try:
         # xlrd would write about damage to the standard output
-        with xlrd.open_workbook(path, logfile=io.StringIO(), formatting_info=True, on_demand=True) as found:
-            for at in range(found.nsheets):
-                step(at, found.nsheets, None)
-                _read(found.sheet_by_index(at), found, book, step)
-                found.unload_sheet(at)
-            author = found.user_name or ""
+        with xlrd.open_workbook(path, logfile=io.StringIO(), formatting_info=True, on_demand=True) as workbook:
+            for at in range(workbook.nsheets):
+                step(at, workbook.nsheets, None)
+                _read(workbook.sheet_by_index(at), workbook, book, step)
+                workbook.unload_sheet(at)
+            author = workbook.user_name or ""
     except Refused:
         raise
     except xlrd.XLRDError as error:

@@ -71,8 +71,8 @@ class _Xlsx(Package):
 
     def _shared(self, name: str) -> Iterator[str]:
         root = self.xml(name, "its list of texts")
-        for at, node in enumerate(root if root is not None else ()):
-            if at % ALIVE == 0:
+        for count, node in enumerate(root if root is not None else ()):
+            if count % ALIVE == 0:
                 self._alive()
             yield _words(node)
 
@@ -80,13 +80,13 @@ class _Xlsx(Package):
         """Return the format code of each style of cells."""
         root = self.xml(name, "its list of styles")
         codes = dict(number_formats.BUILT_IN)
-        found: list[str] = []
+        formats: list[str] = []
         for node in root if root is not None else ():
             if local(node.tag) == "numFmts":
                 codes |= {whole(one.get("numFmtId")) or 0: one.get("formatCode", GENERAL) for one in node}
             elif local(node.tag) == "cellXfs":
-                found = [codes.get(whole(one.get("numFmtId")) or 0, GENERAL) for one in node]
-        return found
+                formats = [codes.get(whole(one.get("numFmtId")) or 0, GENERAL) for one in node]
+        return formats
 
     def _sheet(self, name: str, sheet: Sheet, *, hidden: bool) -> None:
         self._cells(name, sheet, hidden=hidden)
@@ -203,12 +203,12 @@ class _Rows:
 
 def _words(node: ElementTree.Element) -> str:
     """Return the text of a cell's content, without phonetic readings."""
-    found = []
+    texts = []
     stack = [*reversed(node)]
     while stack:
         part = stack.pop()
         if local(part.tag) == "t":
-            found.append(part.text or "")
+            texts.append(part.text or "")
         elif local(part.tag) != "rPh":
             stack.extend(reversed(part))
-    return "".join(found).replace("_x000D_", "\n")
+    return "".join(texts).replace("_x000D_", "\n")

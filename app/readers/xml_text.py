@@ -143,7 +143,7 @@ class _Xml:
 
     def _names(self) -> tuple[str, str, str]:
         """Return the title, the authors and the date of publication that the file states."""
-        found: dict[str, list[str]] = {}
+        stated: dict[str, list[str]] = {}
         for node in self._root.iter():
             tag = local(node.tag)
             if tag in (
@@ -162,21 +162,21 @@ class _Xml:
                 if tag == "contrib":
                     name = {local(part.tag): part.text or "" for part in node.iter()}
                     text = f"{name.get('given-names', '')} {name.get('surname', '')}".strip()
-                    found.setdefault("author", []).append(text)
+                    stated.setdefault("author", []).append(text)
                 elif tag == "author" and around in ("title-info", "titleStmt"):
                     if around == "title-info":
                         parts = {local(part.tag): part.text or "" for part in node}
                         names = (parts.get(one, "") for one in ("first-name", "middle-name", "last-name"))
                         text = " ".join(name for name in names if name) or parts.get("nickname", "")
-                    found.setdefault("author", []).append(text)
+                    stated.setdefault("author", []).append(text)
                 elif tag.endswith("title") and self._names_the_file(node, around):
-                    found.setdefault("title", []).append(text)
+                    stated.setdefault("title", []).append(text)
                 elif tag == "titleStmt":
                     named = (part for part in node if local(part.tag) == "title")
-                    found.setdefault("title", []).extend(" ".join("".join(part.itertext()).split()) for part in named)
+                    stated.setdefault("title", []).extend(" ".join("".join(part.itertext()).split()) for part in named)
                 elif tag == "pub-date" or (tag == "date" and around in ("title-info", "publicationStmt")):
-                    found.setdefault("date", []).append(attribute(node, "when") or text)
-        texts = {name: [cleaning.one_line(text) for text in values if text] for name, values in found.items()}
+                    stated.setdefault("date", []).append(attribute(node, "when") or text)
+        texts = {name: [cleaning.one_line(text) for text in values if text] for name, values in stated.items()}
         first = {name: values[0] for name, values in texts.items() if values}
         return first.get("title", ""), ", ".join(texts.get("author", [])), first.get("date", "")
 

@@ -67,8 +67,8 @@ def compared(first: str, whole: str, question: str) -> str:
 
 def _refuses(text: str) -> bool:
     """Whether every sentence of an answer only says that the book does not answer the question."""
-    found = sentences(text)
-    return bool(found) and all(is_refusal(text[span.start : span.end]) for span in found)
+    spans = sentences(text)
+    return bool(spans) and all(is_refusal(text[span.start : span.end]) for span in spans)
 
 
 def _contradict(one: _Fact, other: _Fact) -> bool:
@@ -91,7 +91,7 @@ def _facts(text: str, names: Collection[str]) -> Mapping[str, _Fact]:
     Args:
         names: folded words that are names though they begin a sentence.
     """
-    found: dict[str, _Fact] = {}
+    facts: dict[str, _Fact] = {}
     for span in sentences(text):
         part = text[span.start : span.end]
         tokens = list(tokenize(part))
@@ -104,11 +104,11 @@ def _facts(text: str, names: Collection[str]) -> Mapping[str, _Fact]:
                 continue
             if run:
                 key = " ".join(map(fold_word, run))
-                found.setdefault(key, _Fact(" ".join(run), False, frozenset(said - set(key.split()))))
+                facts.setdefault(key, _Fact(" ".join(run), False, frozenset(said - set(key.split()))))
                 run = []
         for key, raw, _ in numbers_in(tokens, part):
-            found.setdefault(key, _Fact(raw, True, frozenset(said)))
-    return found
+            facts.setdefault(key, _Fact(raw, True, frozenset(said)))
+    return facts
 
 
 def _is_name(text: str, raw: str, at: int, names: Collection[str], german: bool) -> bool:

@@ -145,8 +145,8 @@ class LoginTokens:
 
 def _read_used(file: Path) -> dict[str, float]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return {str(content): float(made) for content, made in found.items()}
+        used = json.loads(file.read_text(encoding="utf-8"))
+        return {str(content): float(made) for content, made in used.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -217,8 +217,8 @@ class LanAuth:
         """Whether a Host header can mean this machine: it must be an IP address or the machine's own name. Other names
         are refused, because an attacker can let a name of his own resolve to this machine (DNS rebinding).
         """
-        name, _, found = host.lower().rpartition(":")
-        if found != str(port):
+        name, _, port_text = host.lower().rpartition(":")
+        if port_text != str(port):
             return False
         try:
             ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
@@ -254,12 +254,12 @@ class LanAuth:
 def _guest(address: str) -> str:
     """The guest's IPv4 address, or the network of the guest's IPv6 address."""
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
+    if isinstance(ip, ipaddress.IPv4Address):
         return address
-    return str(found.ipv4_mapped or ipaddress.ip_network((int(found), _IPV6_NETWORK), strict=False))
+    return str(ip.ipv4_mapped or ipaddress.ip_network((int(ip), _IPV6_NETWORK), strict=False))
 
 
 AsgiMessage = MutableMapping[str, Any]

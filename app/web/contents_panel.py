@@ -60,12 +60,12 @@ class ContentsPanel:
             return JSONResponse({"entries": [], "said": ""})
         if self._known[0] is not document:
             self._known = document, chapters(document), language_of_book(document)
-        found, only_quotes = self._known[1], self._only_quotes()
+        listed, only_quotes = self._known[1], self._only_quotes()
         # A model whose card lists refusals was trained in English, so questions to it are in English (None)
         language = None if self._card().refusals else self._known[2]
         read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
-        for chapter in found[:MOST_ENTRIES]:
+        for chapter in listed[:MOST_ENTRIES]:
             is_read = chapter.first in read
             page = document.page(chapter.first)
             unit = (document.member_at(chapter.first) or document).unit
@@ -81,7 +81,7 @@ class ContentsPanel:
                     "ask": chapter_question(chapter, document, language) if is_read and not only_quotes else "",
                 }
             )
-        told = {"entries": entries, "said": _said(document, len(found), only_quotes), "sizes": self._sizes(current)}
+        told = {"entries": entries, "said": _said(document, len(listed), only_quotes), "sizes": self._sizes(current)}
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:

@@ -111,7 +111,7 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
     present = switch.present
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
         return []
-    found = []
+    views = []
     for pair in (STARTER_LONG_PAIR, READER_PAIR, READER_LONG_PAIR, DEMO):
         shape = shape_at_hand(pair.target, switch.local_models)
         window = shape.window if shape else 0
@@ -125,8 +125,8 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
             words = f"{_DEMO_TITLE}: only quotes, reads all of it" if pair is DEMO else f"{pair.title}: reads all of it"
             draft = pair.draft.name if pair.draft else ""
             worth = "" if pair is DEMO else SOURCES[pair.id].verdict(pair.id)
-            found.append({"target": pair.target.name, "draft": draft, "words": words, "worth": worth})
-    return found
+            views.append({"target": pair.target.name, "draft": draft, "words": words, "worth": worth})
+    return views
 
 
 class PairAsked(RequestBody):
@@ -194,11 +194,11 @@ class FirstChoice:
             return {"line": f"Estimated here: {here.words}" if here else ""}
         about = ask_the_hub(name)
         if _is_file(pair) and shape is not None:
-            found = sized(shape, None, about["licence"], about["gated"], self._free(), self._rates())
+            view = sized(shape, None, about["licence"], about["gated"], self._free(), self._rates())
         else:
-            found = about_view(about, name, self._free(), self._rates())
-        speed = f"Estimated here: {found['pace']}" if found["pace"] else ""
-        licence = f"{found['licence']}." if found["licence"] else ""
+            view = about_view(about, name, self._free(), self._rates())
+        speed = f"Estimated here: {view['pace']}" if view["pace"] else ""
+        licence = f"{view['licence']}." if view["licence"] else ""
         return {"line": " ".join(words for words in ("The hub has it.", licence, speed) if words)}
 
 

@@ -205,8 +205,8 @@ def marks(notes: Mapping[str, Any] | None, number: int) -> list[tuple[int, int, 
     """The characters that a citation marks, as (page number, start, end), in the order of the book."""
     chips = _chips(notes)
     group = _group(chips, number) if 0 <= number < len(chips) else []
-    found = {tuple(map(int, mark)) for chip in group for mark in chip.get("marks", ())}
-    return [(page, start, end) for page, start, end in sorted(found)]
+    spans = {tuple(map(int, mark)) for chip in group for mark in chip.get("marks", ())}
+    return [(page, start, end) for page, start, end in sorted(spans)]
 
 
 def _is_with_next(chips: Sequence[Mapping[str, Any]], number: int) -> bool:
@@ -463,11 +463,11 @@ def _instead(exchange: Exchange, turn: int) -> str:
 
 def _found_first(exchange: Exchange, turn: int, *, is_open: bool = False) -> str:
     """The passages that fit the question best, as a part above the answer that can be folded. "" without passages."""
-    found = _passages_of(exchange.notes)
-    if not found:
+    passages = _passages_of(exchange.notes)
+    if not passages:
         return ""
-    rows = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(found))
-    line = f"{format.counted(len(found), 'passage')} with words of your question"
+    rows = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(passages))
+    line = f"{format.counted(len(passages), 'passage')} with words of your question"
     return f'<details class="passages"{" open" if is_open else ""}><summary>{line}</summary>{rows}</details>'
 
 
@@ -531,10 +531,10 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
         return ""
     now, going_on = parts.get("now"), ""
     if now:
-        at = f" ({now['at']})" if now["at"] else ""
+        place = f" ({now['at']})" if now["at"] else ""
         line = f": {now['line']}" if now["line"] else ""
         words = f"<p>{_one_line(now['text'])}</p>" if now["text"] else ""
-        going_on = f'<div class="part"><b class="waiting">{_one_line(now["name"] + at + line)}</b>{words}</div>'
+        going_on = f'<div class="part"><b class="waiting">{_one_line(now["name"] + place + line)}</b>{words}</div>'
     said = _said_by_parts(parts, turn, len(_earlier(exchange.notes)))
     return f'<div class="parts">{said}{going_on}</div>'
 

@@ -180,13 +180,13 @@ class NotesPanel:
         asked = await parsed(request, MessageAsked)
         answer, record = self._answer(asked.message)
         unit = str(record.get("unit", "page"))
-        found = []
+        views = []
         for span in sentences(answer):
             chip = _chip(answer, record, answer[span.start : span.end])
-            found.append(
+            views.append(
                 {"said": answer[span.start : span.end], "place": place_named(chip, unit, long=False) if chip else ""}
             )
-        return JSONResponse({"sentences": found})
+        return JSONResponse({"sentences": views})
 
     async def change(self, request: Request) -> Response:
         """Change a note. If another tab has changed its words meanwhile, change nothing and return these words as
@@ -224,11 +224,11 @@ class NotesPanel:
             return ()
         member = document.member_at(number)
         book, before = (member.sha256, member.page_offset) if member else (whole, 0)
-        found = []
+        views = []
         for note in self._state.notes.on_page(book, number - before):
             start, stop = notes.marks(page, note)
-            found.append({"id": note.id, "colour": note.colour, "start": start, "stop": stop, "passage": note.passage})
-        return found
+            views.append({"id": note.id, "colour": note.colour, "start": start, "stop": stop, "passage": note.passage})
+        return views
 
     async def export(self, request: Request) -> Response:
         form, wanted = request.query_params.get("form", "md"), request.query_params.get("book", "")

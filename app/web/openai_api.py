@@ -440,8 +440,8 @@ def _would_guess(state: AppState, card: Abilities, question: str, document: Docu
 
 def _instead(state: AppState, card: Abilities, question: str, document: Document) -> tuple[Event, Event]:
     """The events of the text that says that passages are the answer, because the model would guess."""
-    found = best_passages.records(state.citation_finder.prepare(document).result().words, question)
-    said = of_text(" ".join(card.instead(bool(found))), called_record(state.current.whole or document))
+    passages = best_passages.records(state.citation_finder.prepare(document).result().words, question)
+    said = of_text(" ".join(card.instead(bool(passages))), called_record(state.current.whole or document))
     return _whole_events(said, BY_PASSAGES)
 
 

@@ -127,23 +127,23 @@ def cards(
 
 
 def _card(pair: Pair, local_models: LocalModels, free: FreeMemory, rates: MachineRates | None) -> View:
-    found, here = None, None
+    fit, here = None, None
     if (target := shape_at_hand(pair.target, local_models)) is not None:
         draft = shape_at_hand(pair.draft, local_models) if pair.draft else None
         way = rounding(target, draft, free)
-        found = fit_pair(target, draft, way.of(free) if way else free)
-        pages = min(CARD_PAGES, pages_of(min(found.tokens, target.window)))  # as ``able`` says
-        here = pace(target, found, rates, pages) if rates and found.verdict != "none" else None
+        fit = fit_pair(target, draft, way.of(free) if way else free)
+        pages = min(CARD_PAGES, pages_of(min(fit.tokens, target.window)))  # as ``able`` says
+        here = pace(target, fit, rates, pages) if rates and fit.verdict != "none" else None
     name = pair.target.name
     real = DEMO_REAL_NAME if pair is DEMO else SOURCES[name].NAME if name in SOURCES else name
-    return {"id": pair.id, "does": able(pair, found, target), "pace": here.words if here else "", "name": real}
+    return {"id": pair.id, "does": able(pair, fit, target), "pace": here.words if here else "", "name": real}
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
     """Return a pair for each usable GGUF file that other programs have downloaded. Unusable files are left out. If a
     person asks for such a file by name, the page then shows the reason.
     """
-    found = []
+    choices = []
     for file in local_models.gguf_files():
         try:
             model = gguf_files.look(file.path)
@@ -151,8 +151,8 @@ def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
             logger.info("%s", error)
             continue
         target = Model(str(file.path), model.shape, model.licence)
-        found.append(Pair(f"gguf:{file.path}", file.title, target, None, model.note(file.owner)))
-    return found
+        choices.append(Pair(f"gguf:{file.path}", file.title, target, None, model.note(file.owner)))
+    return choices
 
 
 def sized(
@@ -169,12 +169,12 @@ def sized(
     Args:
         rates: speeds of the machine; None if they have not been measured.
     """
-    found: ModelFit = fit_pair(target, draft, free)
+    fit: ModelFit = fit_pair(target, draft, free)
     rounded: View | None = None
-    sentence = fit_in_words(found)
+    sentence = fit_in_words(fit)
     if (way := rounding(target, draft, free)) is not None:
         asked, free = free, way.of(free)
-        found = fit_pair(target, draft, free)
+        fit = fit_pair(target, draft, free)
         words = rounding_in_words(way)
         rounded = {"weights": way.weights, "kv": way.kv, "words": words}
         sentence += f" With {words} it does; answers then differ a little from those of the model as it was made."
@@ -182,19 +182,19 @@ def sized(
             milder, held = mildest
             sentence += (
                 f" They differ less with {rounding_in_words(milder)} ({rounding_options(milder)} in the terminal), "
-                f"for books of up to {pages_of(held.tokens):,} pages instead of {pages_of(found.tokens):,}."
+                f"for books of up to {pages_of(held.tokens):,} pages instead of {pages_of(fit.tokens):,}."
             )
-    if found.verdict != "none" and (gain := gain_in_words(target, found)):
+    if fit.verdict != "none" and (gain := gain_in_words(target, fit)):
         sentence += f" {gain}"
-    here = pace(target, found, rates) if rates else None
+    here = pace(target, fit, rates) if rates else None
     return {
-        "verdict": found.verdict,
+        "verdict": fit.verdict,
         "sentence": sentence,
         "pace": here.words if here else "",
         "rounded": rounded,
         "window": f"{target.window:,} tokens",
         "size": size(target.weights_bytes + (draft.weights_bytes if draft else 0)),
-        "kv": f"{size(found.kv_per_1k)} per 1,000 tokens",
+        "kv": f"{size(fit.kv_per_1k)} per 1,000 tokens",
         "gpu": gpu_in_words(target, draft),
         "licence": licence,
         "gated": gated,
@@ -555,8 +555,8 @@ class Preferences:
         self._measurements_left -= 1
         try:
             with diagnostics.ChildProcess() as child:
-                found = child.call(machine_rates, self._switch.data)
-            self._measured = found.best_of(known) if known else found
+                measured = child.call(machine_rates, self._switch.data)
+            self._measured = measured.best_of(known) if known else measured
         except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
             logger.warning("the rates of this machine could not be measured: %s", error)
             self._measurements_left = 0
@@ -576,8 +576,8 @@ class Preferences:
             return self._file_on_the_hub(name, where)
         if is_gguf(name):
             model = gguf_files.look(Path(name).expanduser())
-            found = sized(model.shape, None, model.licence, False, where, self.rates())
-            return {**found, "sentence": f"{found['sentence']} {model.note()}"}
+            view = sized(model.shape, None, model.licence, False, where, self.rates())
+            return {**view, "sentence": f"{view['sentence']} {model.note()}"}
         if is_hub_id(name) and self._switch.local_models.find(name) is None:
             return about_view(ask_the_hub(name), name, where, self.rates())
         self._switch.local_models.find(name)

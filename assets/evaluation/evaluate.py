@@ -87,11 +87,11 @@ def texts(docs: Path, length: int) -> dict[str, Text]:
     talk = {name: asked["talk"][number :: len(names)] for number, name in enumerate(names)}
     later = json.loads(LONG_QUESTIONS.read_text(encoding="utf-8")) if length >= LONG else {"natural": [], "absent": []}
     tasks = {name: _tasks(name, asked, talk[name]) + _tasks(name, later, ()) for name in names}
-    found = {name: Text(cut.title(name), cut.cut(name, length), tasks[name]) for name in names}
+    by_name = {name: Text(cut.title(name), cut.cut(name, length), tasks[name]) for name in names}
     own = json.loads(QUESTIONS.read_text(encoding="utf-8"))
     for name, about in own["texts"].items():
-        found[name] = Text(about["title"], text_of(DOCUMENTS / about["file"]), _tasks(name, own, ()))
-    return found
+        by_name[name] = Text(about["title"], text_of(DOCUMENTS / about["file"]), _tasks(name, own, ()))
+    return by_name
 
 
 def _tasks(name: str, asked: dict[str, Any], talk: Any) -> tuple[Task, ...]:
@@ -186,20 +186,20 @@ def _read_together(reader: Reader, books: Sequence[Document]) -> None:
 
 def main() -> None:
     options = arguments()
-    found = texts(options.docs, options.length)
-    wanted = [name for name in options.texts.split(",") if name] or list(found)
-    found = {name: found[name] for name in wanted}
+    chosen = texts(options.docs, options.length)
+    wanted = [name for name in options.texts.split(",") if name] or list(chosen)
+    chosen = {name: chosen[name] for name in wanted}
     for model in options.model:
         name, _, folder = model.partition("=")
-        ask(name, Path(folder), found, options)
-    run = _run(found, options)
-    rows = [row for row in logged(options.log) if run.items() <= row.items() and row["text"] in found]
+        ask(name, Path(folder), chosen, options)
+    run = _run(chosen, options)
+    rows = [row for row in logged(options.log) if run.items() <= row.items() and row["text"] in chosen]
     own = json.loads(QUESTIONS.read_text(encoding="utf-8"))["texts"]
     if not options.together:
         rows = [row | {"length": scoring.WHOLE} if row["text"] in own else row for row in rows]
-    figures = scoring.figures(rows, judged_by(found, together=options.together))
+    figures = scoring.figures(rows, judged_by(chosen, together=options.together))
     print(json.dumps(figures, indent=1))
-    print("swapped", scoring.swapped({name: (text.title, text.text) for name, text in found.items()}))
+    print("swapped", scoring.swapped({name: (text.title, text.text) for name, text in chosen.items()}))
     if options.half == "both" and not options.instruction:
         report = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
         for key, said in figures.items():

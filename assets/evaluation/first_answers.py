@@ -119,12 +119,12 @@ def text_of(books: Path, name: str) -> str:
 
 def cut(text: str, about: dict[str, Any], pages: int) -> Document:
     """The first pages of a text as a document. A page ends with a word."""
-    found, start = [], 0
-    while len(found) < pages and start < len(text):
+    texts, start = [], 0
+    while len(texts) < pages and start < len(text):
         end = text.rfind(" ", start, start + PAGE + 1) if start + PAGE < len(text) else len(text)
-        found.append(text[start:end])
+        texts.append(text[start:end])
         start = end
-    return Document.from_pages(about["title"], found)
+    return Document.from_pages(about["title"], texts)
 
 
 def row(
@@ -140,10 +140,10 @@ def row(
     indexed, taken, shown, ten = time.perf_counter() - began, [], 0, 0
     for one in questions:
         began = time.perf_counter()
-        found = best_passages.records(words, one["question"])
+        passages = best_passages.records(words, one["question"])
         taken.append(time.perf_counter() - began)
         near = fold_words(one["near"])
-        shown += any(near in fold_words(passage["text"]) for passage in found)
+        shown += any(near in fold_words(passage["text"]) for passage in passages)
         ten += near in fold_words(best_passages.excerpt(words, one["question"]).text)
     fit = engine.measure(document)
     request = engine.read(Reading(document)) if fit.fits else None

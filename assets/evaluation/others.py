@@ -100,8 +100,8 @@ def questions(path: Path) -> list[Asked]:
         rows = json.loads(content)
     except ValueError:
         rows = [json.loads(line) for line in content.splitlines() if line.strip()]
-    found = [one for row in ([rows] if isinstance(rows, dict) else rows) for one in _asked(row)]
-    return sorted(found, key=lambda one: one.file)
+    asked = [one for row in ([rows] if isinstance(rows, dict) else rows) for one in _asked(row)]
+    return sorted(asked, key=lambda one: one.file)
 
 
 def _asked(row: Mapping[str, Any]) -> Iterator[Asked]:
@@ -183,11 +183,11 @@ def judged(
     """Judge all logged answers. Return, for each model, the marks of every kind of ``ROWS``."""
     right = {(one["file"], one["question"], one["answer"]): one["right"] for one in read if "right" in one}
     true = {(one["file"], one["question"], one["sentence"]): one["true"] for one in read if "sentence" in one}
-    found: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    by_model: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for file, about in groupby(sorted(rows, key=lambda row: row["file"]), key=lambda row: row["file"]):
         finder = CitationFinder()
         for row in about:
-            kinds, question, answer = found[row["model"]], row["question"], row["answer"]
+            kinds, question, answer = by_model[row["model"]], row["question"], row["answer"]
             marked = marks(documents[file], finder, question, answer)
             is_good = right.get((file, question, answer), is_right(answer, row["facts"]))
             says = marked["supported"]
@@ -202,7 +202,7 @@ def judged(
                 kinds["red"].append(marked["red"])
             if marked["near"]:
                 kinds["near"].append(is_good)
-    return found
+    return by_model
 
 
 def table(found: Mapping[str, Mapping[str, Sequence[bool]]], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -47,8 +47,8 @@ def bars(figure: Figure) -> str:
     axes = figure.subplots()
     axes.bar(["2019", "2020", "2021", "2022"], [120, 95, 143, 168])
     axes.set(title="Ferry passengers by year", ylabel="Passengers (thousands)", xlabel="Year")
-    for at, value in enumerate((120, 95, 143, 168)):
-        axes.text(at, value + 2, str(value), ha="center")
+    for x, value in enumerate((120, 95, 143, 168)):
+        axes.text(x, value + 2, str(value), ha="center")
     words = "Ferry passengers by year Passengers (thousands) Year 2019 2020 2021 2022 120 95 143 168"
     return f"{words} {_ticks(*range(0, 161, 20))}"
 
@@ -77,17 +77,17 @@ def lying(figure: Figure) -> str:
     names, values = ["Rents and leases", "Energy", "Salaries", "Repairs of quays"], [1.25, 3.4, 9.8, 2.05]
     axes.barh(names, values)
     axes.set_title("Costs of the harbour, 2022 (million euros)")
-    for at, value in enumerate(values):
-        axes.text(value + 0.1, at, f"{value:.2f}", va="center")
+    for y, value in enumerate(values):
+        axes.text(value + 0.1, y, f"{value:.2f}", va="center")
     figure.tight_layout()
     return f"Costs of the harbour, 2022 (million euros) {' '.join(names)} 1.25 3.40 9.80 2.05 0 2 4 6 8 10"
 
 
 def grouped(figure: Figure) -> str:
-    axes, at = figure.subplots(), np.arange(4)
-    axes.bar(at - 0.2, [5, 7, 6, 9], 0.4, label="Imports")
-    axes.bar(at + 0.2, [3, 4, 8, 7], 0.4, label="Exports")
-    axes.set_xticks(at, ["Q1 2021", "Q2 2021", "Q3 2021", "Q4 2021"])
+    axes, x = figure.subplots(), np.arange(4)
+    axes.bar(x - 0.2, [5, 7, 6, 9], 0.4, label="Imports")
+    axes.bar(x + 0.2, [3, 4, 8, 7], 0.4, label="Exports")
+    axes.set_xticks(x, ["Q1 2021", "Q2 2021", "Q3 2021", "Q4 2021"])
     axes.legend(title="Direction")
     axes.set(ylabel="Tonnes (thousands)", title="Trade by quarter")
     return "Trade by quarter Direction Imports Exports Tonnes (thousands) Q1 2021 Q2 2021 Q3 2021 Q4 2021 0 2 4 6 8"
@@ -237,8 +237,8 @@ def photograph(name: str) -> Drawn:
 def page_of(picture: Image.Image) -> Figure:
     """Draw a page with text, the picture, and a caption."""
     figure = Figure(figsize=(8.27, 11.69), dpi=picture.width / (0.8 * 8.27))
-    for at in range(6):
-        figure.text(0.1, 0.93 - 0.02 * at, LETTER, fontsize=9)
+    for line in range(6):
+        figure.text(0.1, 0.93 - 0.02 * line, LETTER, fontsize=9)
     axes = figure.add_axes((0.1, 0.42, 0.8, 0.36))
     axes.imshow(np.asarray(picture.convert("RGB")), interpolation="none")
     axes.axis("off")
@@ -252,16 +252,16 @@ def measured(drawn: list[Drawn], path: Path) -> dict[str, float]:
         for picture, _ in drawn:
             pages.savefig(figure := page_of(picture), dpi=figure.dpi)
     document = read_document(path, recognition=Recognition(agreed=True, pictures="all"))
-    found = {"pictures": len(drawn), "words": 0, "read": 0, "invented": 0}
+    counts = {"pictures": len(drawn), "words": 0, "read": 0, "invented": 0}
     for page, (_, expected) in zip(document.pages, drawn, strict=True):
         words = page.text.partition("[picture: ")[2].rpartition("]")[0].replace(" | ", " ")
         read, wanted = Counter(map(_plain, words.split())), Counter(map(_plain, expected.split()))
-        found["words"] += wanted.total()
-        found["read"] += (read & wanted).total()
-        found["invented"] += (read - wanted).total()
+        counts["words"] += wanted.total()
+        counts["read"] += (read & wanted).total()
+        counts["invented"] += (read - wanted).total()
         if read != wanted:
             print("   missing", sorted((wanted - read).elements()), "invented", sorted((read - wanted).elements()))
-    return found
+    return counts
 
 
 def _plain(word: str) -> str:
@@ -279,13 +279,13 @@ def cases() -> dict[str, list[Drawn]]:
 
 
 def main() -> None:
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind, drawn in cases().items():
-            of_kind = found[kind] = measured(drawn, Path(folder) / "pages.pdf")
+            of_kind = results[kind] = measured(drawn, Path(folder) / "pages.pdf")
             share = 100 * of_kind["read"] / max(of_kind["words"], 1)
             print(f"{kind}: {of_kind}, {share:.1f} % read", flush=True)
-    (Path(__file__).parent / "pictures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (Path(__file__).parent / "pictures.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

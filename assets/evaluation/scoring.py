@@ -54,7 +54,7 @@ def figures(rows: Iterable[Mapping[str, Any]], texts: Mapping[str, tuple[str, st
         name = f"{row['model']} {row['length']} {row['instruction']}".strip()
         for kind, mark in _marks(row, indexes[row["text"]], texts[row["text"]][1]):
             marks[name][kind].append(mark)
-    return {name: _shares(found) for name, found in marks.items()}
+    return {name: _shares(by_kind) for name, by_kind in marks.items()}
 
 
 def has_fact(answer: str, facts: Sequence[str]) -> bool:
@@ -91,7 +91,7 @@ _ROWS = {
 
 def write_table(path: Path, report: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """Write the figures between the marks of a card: a row for each figure, a column for every model and length."""
-    columns = [(name, length, figures) for name, found in report.items() for length, figures in found.items()]
+    columns = [(name, length, figures) for name, lengths in report.items() for length, figures in lengths.items()]
     heads = [f"{name}, {_ASKED.get(length) or f'{int(length):,} tokens'}" for name, length, _ in columns]
     lines = [f"| | {' | '.join(heads)} |"]
     lines.append("|---" * (len(columns) + 1) + "|")
@@ -147,8 +147,8 @@ def _is_false(sentence: str, row: Mapping[str, Any], right: bool, text: str) -> 
 
 @cache
 def _read() -> dict[tuple[str, str, str], bool]:
-    found = json.loads(READ.read_text(encoding="utf-8"))
-    return {(one["text"], one["question"], one["sentence"]): one["true"] for one in found}
+    rows = json.loads(READ.read_text(encoding="utf-8"))
+    return {(one["text"], one["question"], one["sentence"]): one["true"] for one in rows}
 
 
 def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
@@ -177,7 +177,7 @@ def strangers(half: str, texts: Mapping[str, str]) -> dict[str, int]:
     """
     every = json.loads(STRANGERS.read_text(encoding="utf-8"))
     pairs = [pair for pair in every if pair["half"] == half and pair["text"] in texts]
-    found = {"pairs": len(pairs), "true": 0, "false": 0, "suspected": 0}
+    counts = {"pairs": len(pairs), "true": 0, "false": 0, "suspected": 0}
     books = {name: Document.from_text(name, texts[name]) for name in {pair["text"] for pair in pairs}}
     finders = {name: CitationFinder() for name in books}
     for pair, kind in product(pairs, ("true", "false")):
@@ -186,9 +186,9 @@ def strangers(half: str, texts: Mapping[str, str]) -> dict[str, int]:
         notes = finder.begin(books[pair["text"]], pair["question"], pair[kind])
         notes.close()
         kinds = {chip["kind"] for chip in notes.record()["chips"]}
-        found[kind] += bool(kinds) and kinds <= {"says", "verbatim", "quoted"}
-        found["suspected"] += kind == "true" and not kinds.isdisjoint({"absent", "missing"})
-    return found
+        counts[kind] += bool(kinds) and kinds <= {"says", "verbatim", "quoted"}
+        counts["suspected"] += kind == "true" and not kinds.isdisjoint({"absent", "missing"})
+    return counts
 
 
 def _is_shown(found: Sequence[Evidence], row: Mapping[str, Any], text: str) -> bool:

@@ -160,14 +160,14 @@ def phrases(text: str, per_depth: int, rng: random.Random) -> Iterator[tuple[str
     """
     size = len(text) // NUM_DEPTHS
     for depth in range(NUM_DEPTHS):
-        part, found = text[depth * size : (depth + 1) * size], 0
-        while found < per_depth:
+        part, count = text[depth * size : (depth + 1) * size], 0
+        while count < per_depth:
             turn = phrase_turn(part, rng)
             if turn is None or turn.span is None:
                 continue
             passage = part[slice(*turn.span)]
             if text.count(passage) == 1:
-                found += 1
+                count += 1
                 yield turn.question, passage
 
 

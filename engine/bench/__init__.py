@@ -296,16 +296,16 @@ def run_books(
     session = load_session(options)
     drawn = held_back_benches(session, options, open_book)
     books: list[Path] = []
-    found: list[list[Measurement]] = []
+    results: list[list[Measurement]] = []
     if options.sweep:
         books = [path for path, _ in itertools.islice(drawn, BOOKS)]
         drawn = held_back_benches(session, options, open_book, books)
         books = []
     for path, bench in itertools.islice(drawn, BOOKS):
         books.append(path)
-        found.append(_results(bench))
+        results.append(_results(bench))
     check_enough(options, len(books), 1 if options.sweep else BOOKS)
-    return session, [over_books(lines) for lines in zip(*found, strict=True)], books
+    return session, [over_books(lines) for lines in zip(*results, strict=True)], books
 
 
 def check_enough(options: argparse.Namespace, found: int, minimum: int) -> None:

@@ -285,11 +285,11 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
         bench.warm("hierarchical", case, 0.0)
     expected = bench.decode("hierarchical", case, 0.0).tokens
     with _kept_again_and_again(session.full, sizes.context) as times:
-        found = bench.decode("hierarchical", case, 0.0).tokens
+        decoded = bench.decode("hierarchical", case, 0.0).tokens
     for level, replays in session.hierarchy.recorded().items():
         state = "; ended by an error or a difference, see the log" if replays.off else ""
         what = f"recorded passes while a reading is kept: {level}"
-        note = f"kept {times()} times meanwhile; {_same(found, expected)}{state}"
+        note = f"kept {times()} times meanwhile; {_same(decoded, expected)}{state}"
         yield Figure("checks", what, replays.replayed, "passes", "", note)
     bench.reshape(own)
     expected = bench.decode("plain", case, 0.0).tokens
@@ -497,12 +497,12 @@ def _decoded(part: str, name: str, result: Measurement) -> Figure:
 
 def _details(result: Measurement) -> dict[str, float | None]:
     """The rates, the tokens a round and the time of each level that explain the time of a row."""
-    found = result.acceptance
+    acceptance = result.acceptance
     rates = {
-        "middle level's tokens, accepted of judged": found["retrieval_judged"],
-        "drafted tokens at the full level, accepted of judged": found["drafted_judged"],
-        "drafted tokens at the middle level, accepted of proposed": found["middle"],
-        "copied tokens, accepted of proposed": found["lookup"],
+        "middle level's tokens, accepted of judged": acceptance["retrieval_judged"],
+        "drafted tokens at the full level, accepted of judged": acceptance["drafted_judged"],
+        "drafted tokens at the middle level, accepted of proposed": acceptance["middle"],
+        "copied tokens, accepted of proposed": acceptance["lookup"],
         "tokens a round": result.mean_acceptance_length,
     }
     return rates | {f"{stage} ms a token": ms for stage, ms in result.time_split.items()}

@@ -116,17 +116,17 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
     options.workloads, options.tokens = list(ALL), max(part.tokens for part in chosen)
     check_window(options)
     session = load_session(options)
-    found: dict[str, list[list[Measurement]]] = {part.name: [] for part in tables}
+    results: dict[str, list[list[Measurement]]] = {part.name: [] for part in tables}
     books: list[Path] = []
     for path, bench in itertools.islice(held_back_benches(session, options, open_text), BOOKS):
         books.append(path)
         for part in tables:
             sys.stderr.write(f"-- {part.name}\n")
-            found[part.name].append(measure(bench, part))
+            results[part.name].append(measure(bench, part))
         options.context = [part.context for part in tables or sweeps]
     check_enough(options, len(books), BOOKS)
     for part in tables:
-        medians = [over_books(lines) for lines in zip(*found[part.name], strict=True)]
+        medians = [over_books(lines) for lines in zip(*results[part.name], strict=True)]
         write(out, part, bench, ", ".join(book.stem for book in books), medians)
     if sweeps:
         options.context = [part.context for part in sweeps]

@@ -533,10 +533,10 @@ def results_of(out: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file holds no results.
     """
-    found: Any = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
-    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
+    content: Any = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
+    if not isinstance(content, dict) or not isinstance(content.get("runs"), list):
         raise ValueError(f"{out} holds no results")
-    results: dict[str, Any] = found
+    results: dict[str, Any] = content
     return results
 
 

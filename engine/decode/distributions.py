@@ -129,16 +129,16 @@ def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.T
         kept = logits[rows, columns]
         # exclude patched tokens by the lowest finite number and not by -inf, because a row of -inf counts as not finite
         logits[rows, columns] = torch.finfo(logits.dtype).min
-        found = likeliest(logits)
-        best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()
+        unpatched = likeliest(logits)
+        best = logits.gather(1, unpatched.clamp(min=0).unsqueeze(1)).squeeze(1).float()
         logits[rows, columns] = kept
     if not ids.shape[1]:
-        return found
+        return unpatched
     changed = changed.where(ids >= 0, -math.inf)
     most = changed.amax(1)
     first = ids.where((changed == most.unsqueeze(1)) & (ids >= 0), logits.shape[1]).amin(1)
-    chosen = first.where((most > best) | ((most == best) & (first < found)), found)
-    return chosen.where((found != NO_TOKEN) & (most < math.inf), NO_TOKEN)
+    chosen = first.where((most > best) | ((most == best) & (first < unpatched)), unpatched)
+    return chosen.where((unpatched != NO_TOKEN) & (most < math.inf), NO_TOKEN)
 
 
 def patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor:
@@ -203,11 +203,11 @@ class JoinedRows:
         return JoinedRows(kept)
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        found, done = [tokens.new_empty(0, dtype=torch.float32)], 0
+        probabilities, done = [tokens.new_empty(0, dtype=torch.float32)], 0
         for part in self.parts:
-            found.append(part.of(tokens[done : done + len(part)]))
+            probabilities.append(part.of(tokens[done : done + len(part)]))
             done += len(part)
-        return torch.cat(found)
+        return torch.cat(probabilities)
 
     def row(self, index: int) -> torch.Tensor:
         for part in self.parts:

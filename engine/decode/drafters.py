@@ -468,11 +468,11 @@ def drafted(
         probs.append(q)
         sampler = sampler.after(tokens[-1])
         if stop.threshold > 0.0 or (hinting and len(tokens) == len(hints)):
-            (found,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
+            (confidence,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
             hinting = hinting and bool(same)
             if stop.threshold > 0.0:
-                sure.append(found)
-                chance *= stop.chance(found)
+                sure.append(confidence)
+                chance *= stop.chance(confidence)
         hinted = hinting and len(tokens) == len(hints)
         if hinted or chance < stop.threshold or len(tokens) == count:
             made = torch.cat(tokens), joined(probs, len(probs))
@@ -521,18 +521,18 @@ class LookupDrafter:
         tail = context[len(self.index) :]
         match = self.index.find(tail, self._longest, self._tuning.ngram) if self._longest else NO_MATCH
         self._asked_inner = match.length < self._tuning.unchecked_match
-        found = match.tokens[: 2 * match.length]
+        copied = match.tokens[: 2 * match.length]
         if self._asked_inner:
-            hint = found[: self._tuning.agreed_tokens]
+            hint = copied[: self._tuning.agreed_tokens]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
             # The choice between tokens of the book and drafted tokens must not depend on a draw. Drawn tokens may equal
             # the hint by chance, so ``hinted`` is tested and not the tokens.
             if not made.hinted:
                 return made
         stride = self._tuning.stride
-        if len(found) > stride:
-            found = found[: len(found) // stride * stride]
-        return Proposal(to_device(found, self._device), None, TokenSource.LOOKUP)
+        if len(copied) > stride:
+            copied = copied[: len(copied) // stride * stride]
+        return Proposal(to_device(copied, self._device), None, TokenSource.LOOKUP)
 
     def accept(self, tokens: Sequence[int]) -> None:
         if self._asked_inner:

@@ -154,9 +154,9 @@ class HeadDrafter:
         # The last token is always read, because its logits are needed.
         start = min(self._base + self._settled, len(context) - 2)
         self.cache.crop(start - self._base)
-        found = self._read_from(start, context[start + 1 :])
+        outputs = self._read_from(start, context[start + 1 :])
         self._settled = max(self._settled, self._committed - 1 - self._base)
-        return found
+        return outputs
 
     def _read_from(self, start: int, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Read tokens after the target's hidden states from position ``start`` on."""

@@ -596,11 +596,11 @@ def expert_reads(target: Decoder, context: int) -> ExpertReads:
     """Describe which experts a model's passes read after ``context`` tokens; ``NO_EXPERTS`` for a model without
     experts.
     """
-    found = experts_of(target.config)
-    if found is None:
+    mixture = experts_of(target.config)
+    if mixture is None:
         return NO_EXPERTS
     share = target.expert_bytes_read_by_step / _bytes_read(target, context)
-    return ExpertReads(found.count, found.chosen, share)
+    return ExpertReads(mixture.count, mixture.chosen, share)
 
 
 def _verify_ms(context: Context, count: int, generator: torch.Generator) -> float:

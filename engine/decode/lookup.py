@@ -153,16 +153,16 @@ class LookupIndex:
         """
         tuning = self._tuning
         most = tuning.places if places.size >= tuning.ngram else tuning.peers + 1
-        found: list[tuple[int, int]] = []  # the length of the match at each place, newest first, and the place
+        matches: list[tuple[int, int]] = []  # the length of the match at each place, newest first, and the place
         for position in itertools.islice(places.of(text[-places.size :]), most + 1):
             # Skip this place, because it is the end of the text and not an earlier occurrence.
             if position < len(self._tokens):
-                found.append((self._match_length(position, text, places.size), position))
-        if not found:
+                matches.append((self._match_length(position, text, places.size), position))
+        if not matches:
             return None
-        length, position = max(found, key=lambda each: self._rank(*each))  # the newest of equal rank
-        peers = [at for shared, at in found if at != position and shared >= length][: tuning.peers]
-        same = sum(self._tokens[at] == self._tokens[position] for at in peers)
+        length, position = max(matches, key=lambda each: self._rank(*each))  # the newest of equal rank
+        peers = [place for shared, place in matches if place != position and shared >= length][: tuning.peers]
+        same = sum(self._tokens[place] == self._tokens[position] for place in peers)
         return length, position, None if not peers or 0 < same < len(peers) else same > 0
 
     def _rank(self, length: int, position: int) -> int:
@@ -176,7 +176,7 @@ class LookupIndex:
         """
         long, end = self._places[0], len(self._tokens)
         begin = max(0, end - newest)
-        ngrams = (self._tokens[at : at + long.size] for at in range(begin, end - long.size + 1))
+        ngrams = (self._tokens[start : start + long.size] for start in range(begin, end - long.size + 1))
         return any(place <= begin for ngram in ngrams for place in long.of(ngram))
 
     def _after(self, position: int, length: int, count: int, tail: Sequence[int]) -> list[int]:
@@ -186,10 +186,10 @@ class LookupIndex:
         If the text ends with a passage that occurs twice in a row, it is expected to go on repeating. The passage is
         then repeated until ``count`` tokens are returned.
         """
-        found = self._tokens[position : position + count]
-        circle = [*found, *tail]
-        if len(found) == count or not 0 < len(circle) <= length:
-            return found
+        following = self._tokens[position : position + count]
+        circle = [*following, *tail]
+        if len(following) == count or not 0 < len(circle) <= length:
+            return following
         return list(itertools.islice(itertools.cycle(circle), count))
 
     def _match_length(self, position: int, text: Sequence[int], length: int) -> int:

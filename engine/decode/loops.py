@@ -94,10 +94,10 @@ def circling(tokens: Sequence[int], least: int) -> list[bool]:
     """For each token, whether it belongs to a loop. A loop has at least three equal periods, and at least ``least``
     tokens after the first period. The tokens of the first period do not count as part of the loop.
     """
-    found = [False] * len(tokens)
+    looping = [False] * len(tokens)
     repetition = Repetition()
     for end, token in enumerate(tokens, 1):
         repetition.add(token)
         same = max((same for period, same in repetition.runs.items() if _is_loop(period, same, least)), default=0)
-        found[end - same : end] = [True] * same
-    return found
+        looping[end - same : end] = [True] * same
+    return looping

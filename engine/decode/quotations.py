@@ -57,11 +57,11 @@ class Quotable:
     @cached_property
     def _tokens(self) -> dict[bytes, list[int]]:
         """The tokens, keyed by their bytes."""
-        found: dict[bytes, list[int]] = {}
+        tokens: dict[bytes, list[int]] = {}
         for token, piece in enumerate(self._pieces):
             if piece:
-                found.setdefault(piece, []).append(token)
-        return found
+                tokens.setdefault(piece, []).append(token)
+        return tokens
 
     @cached_property
     def _closers(self) -> dict[bytes, list[tuple[bytes, int]]]:
@@ -119,13 +119,13 @@ class Quotable:
         quotation, for example because the quotation is not in the book.
         """
         if point.allowed is None:
-            found = self._beginnings(point.prefix) if _leads(point.prefix) else self._goings_on(point)
-            point.allowed = torch.tensor(sorted(found), dtype=torch.long)
+            allowed = self._beginnings(point.prefix) if _leads(point.prefix) else self._goings_on(point)
+            point.allowed = torch.tensor(sorted(allowed), dtype=torch.long)
         return point.allowed if len(point.allowed) else None
 
     def _goings_on(self, point: Point) -> set[int]:
         places = point.places.tolist()
-        found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
+        allowed = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
             if (point.prefix + head).endswith(_WHITE):
@@ -135,21 +135,21 @@ class Quotable:
             else:
                 fits = any(map(self._may_end, self._behind(point.places, head).tolist()))
             if fits:
-                found.add(token)
-        return found
+                allowed.add(token)
+        return allowed
 
     def _beginnings(self, prefix: bytes) -> set[int]:
         """The tokens that may follow an opening mark and ``prefix``, which is empty, an ellipsis, or the beginning of
         an ellipsis.
         """
         places = self._behind(self._words, prefix).tolist() if prefix else []
-        found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
+        allowed = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         for rest in {lead[len(prefix) :] for lead in _LEADS if lead.startswith(prefix)}:
             for piece, tokens in self._tokens.items():
                 within = rest.startswith(piece)
                 if within or (piece.startswith(rest) and piece[len(rest) :] in self._first):
-                    found.update(tokens)
-        return found
+                    allowed.update(tokens)
+        return allowed
 
     @cached_property
     def _first(self) -> set[bytes]:
@@ -158,13 +158,13 @@ class Quotable:
 
     def _continuations(self, places: list[int]) -> set[bytes]:
         """The tokens, as bytes, with which the book continues at any of the offsets ``places``."""
-        found: set[bytes] = set()
+        pieces: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
             # A token has white space only as its first byte, so it ends before the next white space of the book.
             word = len(_SPACES.split(piece[1:], 1)[0])
             for first in {piece[:1], b" "} if piece.startswith(b"\n") else {piece[:1]}:
-                found.update(part for end in range(word + 1) if (part := first + piece[1 : end + 1]) in self._tokens)
-        return found
+                pieces.update(part for end in range(word + 1) if (part := first + piece[1 : end + 1]) in self._tokens)
+        return pieces
 
     def _may_end(self, place: int) -> bool:
         """Whether a quotation may end in the book before the byte at ``place``, that is, not within a character, a word

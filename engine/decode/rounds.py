@@ -483,7 +483,7 @@ def _middle_pass(
     q = None if proposal.probs is None else proposal.probs[:count]
     on_device = rejection_sample_on_device(proposed, q, p, context.generator)
     followed = [confidences(logits, on_device.tokens)] if stop.threshold > 0.0 else []
-    sampled, found = on_device.read(*followed)
+    sampled, values = on_device.read(*followed)
     tokens = sampled.tokens
     check_tokens(tokens)
     pending.tokens += tokens
@@ -492,7 +492,7 @@ def _middle_pass(
     pending.probs.append(p[: sampled.num_accepted + 1])
     pending.accepted += sampled.num_accepted
     pending.proposed += count
-    for sure in found:
+    for sure in values:
         pending.confidences += sure[: len(tokens)]
     retrieval.advance(ids.shape[0])
     retrieval.crop(len(sequence) - 1)

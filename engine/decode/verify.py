@@ -161,11 +161,11 @@ class Sampler:
         if proposed is not None and (count := proposed.shape[0]):
             places = torch.arange(count + 1, device=proposed.device)
             ids = torch.cat([ids, torch.where(places[:count] < places.unsqueeze(1), proposed, -1)], dim=1)
-        found = logits.gather(1, ids.clamp(min=0)).float()
+        gathered = logits.gather(1, ids.clamp(min=0)).float()
         # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1, the
         # result is the smaller of the product and the quotient; for a penalty below 1, it is the larger.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
-        return ids, chosen(found * self._penalty, found / self._penalty) - self._presence
+        return ids, chosen(gathered * self._penalty, gathered / self._penalty) - self._presence
 
 
 class DraftSampler(Sampler):
@@ -486,8 +486,8 @@ def to_host(*tensors: torch.Tensor) -> list[list[float]]:
     The numbers are transferred as float64, which represents token ids and float32 probabilities exactly.
     """
     joined: list[float] = torch.cat([tensor.double() for tensor in tensors]).tolist()
-    found, start = [], 0
+    lists, start = [], 0
     for tensor in tensors:
-        found.append(joined[start : start + tensor.shape[0]])
+        lists.append(joined[start : start + tensor.shape[0]])
         start += tensor.shape[0]
-    return found
+    return lists

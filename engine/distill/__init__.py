@@ -117,8 +117,8 @@ def frequent_tokens(
     share = _COUNTED_CHARACTERS // len(texts)
     counts = Counter(token for text in texts for token in tokenizer.words(text[:share]))
     counts.update(written.flatten().tolist())
-    found = dict.fromkeys(always) | dict.fromkeys(token for token, _ in counts.most_common())
-    return torch.tensor(sorted(itertools.islice(found, count)))
+    ranked = dict.fromkeys(always) | dict.fromkeys(token for token, _ in counts.most_common())
+    return torch.tensor(sorted(itertools.islice(ranked, count)))
 
 
 def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:

@@ -152,8 +152,8 @@ class Corpus:
             partial = path.with_suffix(f".{os.getpid()}.tmp")
             save_file({"tokens": made.tokens.to(torch.int32), "hidden": made.hidden}, partial)
             os.replace(partial, path)
-        found = load_file(path)
-        return CorpusShard(found["tokens"].long(), found["hidden"])
+        tensors = load_file(path)
+        return CorpusShard(tensors["tokens"].long(), tensors["hidden"])
 
     @torch.inference_mode()
     def _write(self, number: int) -> CorpusShard:

@@ -123,10 +123,10 @@ class Training:
         """Train until all steps are done. Write a line to ``progress`` every ``LOG_EVERY`` steps."""
         saved = time.monotonic()
         while self.step < self.num_steps:
-            found = self.learn()
-            if found is not None:
-                self._log({"step": self.step, **found})
-                figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+            measured = self.learn()
+            if measured is not None:
+                self._log({"step": self.step, **measured})
+                figures = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
                 progress.write(f"step {self.step} of {self.num_steps}: {figures}\n")
             if time.monotonic() - saved > SAVE_EVERY_S:
                 self._save()
@@ -222,9 +222,9 @@ class HeadTraining(Training):
                 following = tokens[:, ahead:]
                 fused = model.fusion(model.embed_tokens(following), states[:, : following.shape[1]])
                 states = model(inputs_embeds=fused, use_cache=False).last_hidden_state
-                for found, source in ((expected, hidden[:, ahead:]), (given, states)):
+                for results, source in ((expected, hidden[:, ahead:]), (given, states)):
                     logits = head(source.to(head.weight.dtype)).float() / divisor
-                    found.append(functional.log_softmax(logits, -1))
+                    results.append(functional.log_softmax(logits, -1))
         return torch.cat(expected, dim=1), torch.cat(given, dim=1)
 
     @torch.no_grad()

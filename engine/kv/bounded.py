@@ -128,10 +128,10 @@ class BoundedCache:
 
     def allocated(self) -> list[int]:
         """Bytes of the bounded layers on each device."""
-        split, found = self._shape.split, [0] * len(self._shape.parts)
+        split, sizes = self._shape.split, [0] * len(self._shape.parts)
         for number, layer in self._layers.items():
-            found[split.part_of[number] if split else 0] += layer.allocated
-        return found
+            sizes[split.part_of[number] if split else 0] += layer.allocated
+        return sizes
 
     def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store new KV in a layer with a sliding window. See ``WindowedLayer.store``."""
@@ -147,10 +147,10 @@ class BoundedCache:
         layer reads the KV of its source layer.
         """
         if k is not None and v is not None:
-            found = self.store(layer, start, k, v)
+            kv = self.store(layer, start, k, v)
         else:
-            found = self._windows[self._shape.source_of(layer)].seen(start, start + count)
-        return found[0].unsqueeze(0), found[1].unsqueeze(0)
+            kv = self._windows[self._shape.source_of(layer)].seen(start, start + count)
+        return kv[0].unsqueeze(0), kv[1].unsqueeze(0)
 
     def recur(self, layer: int, start: int, count: int, advance: Advance) -> torch.Tensor:
         """Run a pass over a layer with a recurrent state. See ``RecurrentLayer.recur``."""

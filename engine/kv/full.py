@@ -580,9 +580,9 @@ class FullCache:
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer that must be on the compute device in the compute dtype."""
-        found = self.resident(layer)
-        assert found is not None
-        return found
+        resident = self.resident(layer)
+        assert resident is not None
+        return resident
 
     def kv_bytes(self) -> KvBytes:
         """Bytes that the stored tokens take, keyed by tier."""

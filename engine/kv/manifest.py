@@ -243,8 +243,8 @@ def _load(path: Path) -> dict[str, Any]:
         raise SnapshotRefused("The saved reading has a header of an impossible size.")
     manifest: dict[str, Any] = json.loads(path.read_bytes())
     if manifest["format"] != FORMAT:
-        found = str(manifest["format"])[:_SHOWN]
-        raise SnapshotRefused(f"The saved reading has format {found}, and {FORMAT} is known.")
+        named = str(manifest["format"])[:_SHOWN]
+        raise SnapshotRefused(f"The saved reading has format {named}, and {FORMAT} is known.")
     return manifest
 
 
@@ -277,8 +277,8 @@ def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | 
 
 def _borders(manifest: dict[str, Any], stop: int) -> tuple[tuple[int, str], ...]:
     """Read the borders between documents that the manifest names within the first ``stop`` tokens."""
-    found = [(_typed(tokens, "int"), _typed(digest, "str")) for tokens, digest in manifest.get("borders", ())]
-    return tuple((tokens, digest) for tokens, digest in found[:_MAX_SHARDS] if 0 < tokens < stop)
+    borders = [(_typed(tokens, "int"), _typed(digest, "str")) for tokens, digest in manifest.get("borders", ())]
+    return tuple((tokens, digest) for tokens, digest in borders[:_MAX_SHARDS] if 0 < tokens < stop)
 
 
 def _numbers(shard: dict[str, Any]) -> list[int]:

@@ -336,8 +336,8 @@ class RetrievalCache:
         """Copy the chosen chunks (layers, kv_heads, slots) into the buffers. Our CPU kernel copies all chosen chunks,
         because finding out which of them the buffers already hold would take longer.
         """
-        found = [self.full.resident(layer) for layer in layers]
-        held = [kv for kv in found if kv is not None]
+        resident = [self.full.resident(layer) for layer in layers]
+        held = [kv for kv in resident if kv is not None]
         mine = [(self._keys[layer], self._values[layer]) for layer in layers]
         if len(held) == len(layers) and cpu.copy_chunks(held, mine, chosen, self.chunk_size):
             for layer, slots in zip(layers, chosen, strict=True):
@@ -370,8 +370,8 @@ class RetrievalCache:
 
     def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
         size = self.chunk_size
-        found = self.full.gather(layer, heads, chunks, size)
-        for mine, source in zip((self._keys[layer], self._values[layer]), found, strict=True):
+        gathered = self.full.gather(layer, heads, chunks, size)
+        for mine, source in zip((self._keys[layer], self._values[layer]), gathered, strict=True):
             target = mine[:, : self.num_slots * size].unflatten(1, (self.num_slots, size))
             target[heads, places] = source
 

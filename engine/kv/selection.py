@@ -65,8 +65,8 @@ class MeanKeyAttention:
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         rows = queries.unflatten(1, (keys[0].kv_heads, -1)).flatten(2, 3)
-        found = torch.stack([index.products(each, num_chunks) for index, each in zip(keys, rows, strict=True)])
-        return torch.softmax(found, dim=-1, dtype=torch.float32).mean(dim=2)
+        scores = torch.stack([index.products(each, num_chunks) for index, each in zip(keys, rows, strict=True)])
+        return torch.softmax(scores, dim=-1, dtype=torch.float32).mean(dim=2)
 
 
 def choose(scores: torch.Tensor, num_slots: int, chunk_size: int) -> torch.Tensor:

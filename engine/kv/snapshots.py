@@ -109,15 +109,18 @@ class SnapshotStore:
         hashes: dict[int, str] = {}
         for folder in self._whole():
             with suppress(SnapshotRefused):
-                found = read_manifest(folder)
-                if not found.identity.computes_as(identity):
+                snapshot = read_manifest(folder)
+                if not snapshot.identity.computes_as(identity):
                     continue
-                for tokens, prefix in (*(() if found.window else found.borders), (found.tokens, found.prefix)):
+                for tokens, prefix in (
+                    *(() if snapshot.window else snapshot.borders),
+                    (snapshot.tokens, snapshot.prefix),
+                ):
                     if (best.tokens if best else 0) < tokens <= len(ids):
                         known = hashes.setdefault(tokens, "") or ids_hash(ids[:tokens])
                         hashes[tokens] = known
                         if known == prefix:
-                            best = replace(found, tokens=tokens, prefix=prefix)
+                            best = replace(snapshot, tokens=tokens, prefix=prefix)
         if best is not None:
             mark_used(best.folder / MANIFEST)
         return best
@@ -180,8 +183,8 @@ class SnapshotStore:
         """
         # List the folder again after each deletion, because an unfinished snapshot may have got its final name
         # meanwhile.
-        while found := self._saved_of(book):
-            for entry in found:
+        while entries := self._saved_of(book):
+            for entry in entries:
                 self.remove(entry)
 
     def _saved_of(self, book: str) -> list[Path]:
@@ -309,9 +312,9 @@ class TurnStore:
         folder = self._place(prefix, question, answer)
         if not folder.is_dir():
             return None
-        found = read_turn_manifest(folder, self.reading, prefix)
+        turn = read_turn_manifest(folder, self.reading, prefix)
         self._mark_used()
-        return found
+        return turn
 
     def holds(self, prefix: Sequence[int], question: str, answer: str) -> bool:
         """Whether this turn is saved, even if it is damaged. The arguments are as in ``find``."""
@@ -398,8 +401,8 @@ def _documents_of(entry: Path) -> list[str]:
     hashes (``DOCUMENTS``) cannot be read.
     """
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))
-        return found if isinstance(found, list) else []
+        documents = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))
+        return documents if isinstance(documents, list) else []
     return []
 
 

@@ -183,12 +183,12 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(text, Mapping):
         outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
         outer["wrapper"] = settings.get("model_type")
-    found = {**outer, **(text if isinstance(text, Mapping) else settings)}
-    kind = found.get("model_type")
+    merged = {**outer, **(text if isinstance(text, Mapping) else settings)}
+    kind = merged.get("model_type")
     family = FAMILIES.get(kind, ORDINARY) if isinstance(kind, str) else ORDINARY
-    found = {**family.defaults, **found}
-    family.complete(found)
-    return found
+    merged = {**family.defaults, **merged}
+    family.complete(merged)
+    return merged
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -494,8 +494,8 @@ def parameters_of_block(config: Any, experts: float | None = None) -> int:
     Args:
         experts: how many of a layer's experts are counted; None counts all.
     """
-    found = experts_of(config)
-    return family_of(config).block_parameters(config, (found.count if found else 0) if experts is None else experts)
+    mixture = experts_of(config)
+    return family_of(config).block_parameters(config, (mixture.count if mixture else 0) if experts is None else experts)
 
 
 def parameters_asked(config: Any) -> int:

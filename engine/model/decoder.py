@@ -141,8 +141,8 @@ class Decoder(Pieces):
     @property
     def expert_bytes_read_by_step(self) -> int:
         """Bytes of experts that a pass over one token reads; 0 if the model has no experts."""
-        found = experts_of(self.config)
-        return experts.nbytes(self.model) * found.chosen // found.count if found else 0
+        mixture = experts_of(self.config)
+        return experts.nbytes(self.model) * mixture.chosen // mixture.count if mixture else 0
 
     @property
     def waits_for_experts(self) -> bool:

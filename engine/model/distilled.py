@@ -111,14 +111,14 @@ def load(name: str, target: Decoder) -> Decoder:
     stored = weights.check_folder(Path(name))
     if config.num_hidden_layers * parameters_of_block(config) > _MAX_DESCRIBED * stored:
         raise ModelError(f"config.json of {title} describes more than its weights hold.", _REMEDY)
-    found = load_file(Path(name) / weights.SINGLE)
-    token_ids, sample = found.pop(_TOKEN_IDS, None), found.pop(beside.SAMPLE, None)
+    tensors = load_file(Path(name) / weights.SINGLE)
+    token_ids, sample = tensors.pop(_TOKEN_IDS, None), tensors.pop(beside.SAMPLE, None)
     if token_ids is None or sample is None or token_ids.shape != (getattr(config, DRAFT_HEAD),):
         raise ModelError(f"The weights of {title} do not say which tokens it knows.", _REMEDY)
     _check_target(title, config, token_ids, sample, target)
     model = beside.skeleton(config, target.dtype, target.device)
     try:
-        missing, odd = model.load_state_dict(found, strict=False)
+        missing, odd = model.load_state_dict(tensors, strict=False)
     except RuntimeError as error:  # the shapes of the stored weights differ from those that the configuration describes
         raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _REMEDY) from error
     if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(beside.SHARED)):

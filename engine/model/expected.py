@@ -17,11 +17,11 @@ from engine.quantization import BITS
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
     """Derive the shape of a model's KV from its configuration alone."""
     sources = kv_sources(config)
-    found = tuple(layer for layer in sliding_layers(config) if layer not in sources)
-    sliding = Sliding(found, config.sliding_window, *kv_heads_of(config, SLIDING)) if found else None
+    windowed = tuple(layer for layer in sliding_layers(config) if layer not in sources)
+    sliding = Sliding(windowed, config.sliding_window, *kv_heads_of(config, SLIDING)) if windowed else None
     numbers = recurrent_layers(config)
     states = Recurrent(numbers, state_size(config)) if numbers else None
-    layers = config.num_hidden_layers - len(found) - len(numbers) - len(sources)
+    layers = config.num_hidden_layers - len(windowed) - len(numbers) - len(sources)
     heads = kv_heads_of(config, FULL)
     shared = tuple(sources.items())
     group = config.num_attention_heads // heads[0]

@@ -65,25 +65,25 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
         ModelError: the kind of model or of weights is not supported, or the vocabulary cannot be read.
     """
     fields: dict[str, Any] = {}
-    found: list[Tensor] = []
+    all_tensors: list[Tensor] = []
     for number, file in enumerate(files):
         own, tensors = read(file, number)
-        fields, found = {**own, **fields}, found + tensors
-    for tensor in found:
+        fields, all_tensors = {**own, **fields}, all_tensors + tensors
+    for tensor in all_tensors:
         if tensor.kind not in BLOCKS:
             raise ModelError(f"{files[0].name} holds {tensor.name} in a kind that is not read here.", _OTHER)
-    header = Header(fields, {tensor.name for tensor in found}, fields[_TOKENS], files[0].name)
+    header = Header(fields, {tensor.name for tensor in all_tensors}, fields[_TOKENS], files[0].name)
     settings = gguf_settings.settings_of(header)
-    factors = {each.name: floats(files[each.file], each) for each in found if each.name in FACTORS}
+    factors = {each.name: floats(files[each.file], each) for each in all_tensors if each.name in FACTORS}
     rope = settings["rope_parameters"]
     LAYOUTS[header.architecture].stretch(rope.get(FULL, rope), factors)
-    parameters = sum(math.prod(tensor.shape) for tensor in found)
-    size = sum(tensor.rows * tensor.row_bytes for tensor in found)
+    parameters = sum(math.prod(tensor.shape) for tensor in all_tensors)
+    size = sum(tensor.rows * tensor.row_bytes for tensor in all_tensors)
     settings["stored_bytes_per_weight"] = round(size / parameters, 3)
-    blocks = sum(math.prod(tensor.shape) for tensor in found if tensor.name.startswith(_BLOCK))
-    fitted = _fitted((tensor.name, tensor.kind, tensor.shape) for tensor in found)
+    blocks = sum(math.prod(tensor.shape) for tensor in all_tensors if tensor.name.startswith(_BLOCK))
+    fitted = _fitted((tensor.name, tensor.kind, tensor.shape) for tensor in all_tensors)
     settings["fitted_bytes_per_weight"] = round(fitted / max(1, blocks), 3)
-    on_card = card_bytes_per_weight(size / parameters, {tensor.kind for tensor in found})
+    on_card = card_bytes_per_weight(size / parameters, {tensor.kind for tensor in all_tensors})
     settings |= {"card_bytes_per_weight": round(on_card, 3)} if on_card else {}
     seen = [file.stat() for file in files]
     index = {
@@ -93,7 +93,7 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
             for file, stat in zip(files, seen, strict=True)
         ],
         "parameters": parameters,
-        "tensors": [[each.name, each.kind, each.shape, each.file, each.offset] for each in found],
+        "tensors": [[each.name, each.kind, each.shape, each.file, each.offset] for each in all_tensors],
     }
     _write(out / model_files.SETTINGS, settings)
     _write(out / model_files.GENERATION, gguf_settings.generation_of(header, _ids_of(header, files[0])))
@@ -199,7 +199,7 @@ def kinds_of_block(folder: Path) -> dict[str, int]:
     for tensor, kind, *_ in index["tensors"]:
         if (name := names.name(tensor) or "").startswith(_DECODER):
             counted[name.split(".", 3)[-1]][kind] += 1
-    return {name: found.most_common(1)[0][0] for name, found in counted.items()}
+    return {name: kinds.most_common(1)[0][0] for name, kinds in counted.items()}
 
 
 def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks, device: Any = None) -> Any:
@@ -299,10 +299,10 @@ def _fill(
                 values = values if blocks == "all" else values.to(device=place, dtype=dtype)
             _give(model, name, values, biases)
             stored.release()
-    for path, found in experts.items():
+    for path, parts in experts.items():
         if f"{path}.down_proj" not in wanted:
             raise ModelError(f"{title} holds {path}, which a model of its kind does not have.", _OTHER)
-        for name in _take_experts(model, path, found, title, dtype, blocks != "none"):
+        for name in _take_experts(model, path, parts, title, dtype, blocks != "none"):
             wanted.pop(name)
     if wanted:
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
@@ -337,8 +337,8 @@ def _block_of_head(index: Mapping[str, Any]) -> str | None:
     """Return the prefix of the names of the draft head's tensors; None if there is no head. The first of several heads
     is taken.
     """
-    found = [name for name, *_ in index["tensors"] if name.endswith(_HEAD_PROJECTION)]
-    return min(found, key=lambda name: (len(name), name)).removesuffix(_HEAD_PROJECTION) if found else None
+    heads = [name for name, *_ in index["tensors"] if name.endswith(_HEAD_PROJECTION)]
+    return min(heads, key=lambda name: (len(name), name)).removesuffix(_HEAD_PROJECTION) if heads else None
 
 
 def _named_of_head(index: Mapping[str, Any], layout: GgufLayout, config: Any) -> Iterator[tuple[Tensor, str, Any]]:

@@ -96,8 +96,8 @@ class SplitFile:
     @classmethod
     def of(cls, name: str) -> SplitFile | None:
         """Parse a file name; None if it is not the name of one file of a split model."""
-        found = _PART.fullmatch(name)
-        part = found and cls(found["title"], int(found["number"]), int(found["count"]))
+        match = _PART.fullmatch(name)
+        part = match and cls(match["title"], int(match["number"]), int(match["count"]))
         return part if part and 1 <= part.number <= part.count else None
 
     def name(self, number: int) -> str:
@@ -220,11 +220,13 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
             kept = vocabulary or (kind != STRING and length <= _LONGEST_LIST)
             values = data.values(kind, length, kept=kept)
             fields[name] = values if kept else length
-        found = [data.tensor() for _ in range(tensors)]
-        at = data.at
+        entries = [data.tensor() for _ in range(tensors)]
+        end = data.at
     alignment = int(fields.get("general.alignment", ALIGNMENT))
-    begin = -(-at // alignment) * alignment
-    return fields, [Tensor(name, kind, tuple(shape[::-1]), number, begin + start) for name, shape, kind, start in found]
+    begin = -(-end // alignment) * alignment
+    return fields, [
+        Tensor(name, kind, tuple(shape[::-1]), number, begin + start) for name, shape, kind, start in entries
+    ]
 
 
 def floats(path: Path, tensor: Tensor) -> list[float]:

@@ -76,5 +76,5 @@ def generation_of(header: Header, more_ends: Sequence[int] = ()) -> dict[str, An
     ids["eos_token_id"] = list(dict.fromkeys(end for end in (*ends, *more_ends) if end is not None)) or None
     named = {one.name: one.gguf for one in options_of(SamplingParams) if one.gguf}
     sampling = {here: header.fields.get(f"general.sampling.{there}") for here, there in named.items()}
-    found = {name: value for name, value in {**ids, **sampling}.items() if value is not None}
-    return {**found, "do_sample": True} if sampling["temperature"] else found
+    settings = {name: value for name, value in {**ids, **sampling}.items() if value is not None}
+    return {**settings, "do_sample": True} if sampling["temperature"] else settings

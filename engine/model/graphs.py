@@ -410,9 +410,9 @@ class Replays:
         If memory runs out, the pass is recorded later.
         """
         self.recorded += 1
-        found: list[Outputs] = []
-        eager_ms = self._recorder.milliseconds(lambda: found.append(eager()))
-        logits, *others = found[0]
+        ordinary: list[Outputs] = []
+        eager_ms = self._recorder.milliseconds(lambda: ordinary.append(eager()))
+        logits, *others = ordinary[0]
         expected = (logits.clone(), *others)
         failed: Exception | None = None
         try:

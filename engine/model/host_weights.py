@@ -41,10 +41,10 @@ class _Piece:
 
     def __init__(self, named: Sequence[tuple[nn.Module, str]], held: torch.Tensor, whole: torch.Tensor) -> None:
         self.held, self.whole, self._named = held, whole, named
-        found = _found(named)
-        self._kinds = [(weights.shape, weights.dtype) for weights in found]
+        tensors = _found(named)
+        self._kinds = [(weights.shape, weights.dtype) for weights in tensors]
         self._own = self._within(held)
-        for mine, given in zip(self._own, found, strict=True):
+        for mine, given in zip(self._own, tensors, strict=True):
             mine.copy_(given)
         self.wait()
 

@@ -179,7 +179,7 @@ class KvShape:
         """Make one ``KvShape`` for each device, which describes only the layers on this device."""
         if self.split is None:
             return (self,)
-        found = []
+        shapes = []
         for part, device in enumerate(self.split.devices):
             mine = set(self.split.layers(part))
             sliding, recurrent = self.sliding, self.recurrent
@@ -189,8 +189,8 @@ class KvShape:
                 recurrent = replace(recurrent, layers=tuple(sorted(mine.intersection(recurrent.layers))))
             layers = len(self.layers_of(part))
             own = replace(self, device=device, layers=layers, split=None, sources=())
-            found.append(replace(own, sliding=sliding, recurrent=recurrent))
-        return tuple(found)
+            shapes.append(replace(own, sliding=sliding, recurrent=recurrent))
+        return tuple(shapes)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
         """The layers that keep the whole context and are on the device with the index ``part``, numbered as by

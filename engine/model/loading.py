@@ -91,10 +91,10 @@ def load(
         )
     _check_weights(name, config)
     attention.register()
-    found, devices = pick_dtype(config, dtype, device), split.devices if split else (device,)
-    on_card = packed and gguf.keeps_on_card(name, weights, found, devices)
+    picked, devices = pick_dtype(config, dtype, device), split.devices if split else (device,)
+    on_card = packed and gguf.keeps_on_card(name, weights, picked, devices)
     keeps_blocks = on_card or (packed and gguf.keeps_blocks(weights, device))
-    model, used = _as_stored(name, config, found, weights, device, keeps_blocks, len(in_host))
+    model, used = _as_stored(name, config, picked, weights, device, keeps_blocks, len(in_host))
     recurrent.install(model)
     # Experts stay in transformers' own code if every device has a kernel for grouped products.
     grouped = all(multiplies_groups(each, used) for each in devices)
@@ -351,7 +351,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
     folder = Path(name)
     try:
         with weights.with_whole_index(folder) if folder.is_dir() else nullcontext(name) as place, _without_output():
-            model, found = library.from_pretrained(
+            model, info = library.from_pretrained(
                 place,
                 config=config,
                 dtype=dtype,
@@ -364,7 +364,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
             )
     except Exception as error:
         raise _refused(name, config, error) from error
-    if missing := sorted(found["missing_keys"]):  # transformers would fill missing weights with random numbers
+    if missing := sorted(info["missing_keys"]):  # transformers would fill missing weights with random numbers
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise ModelError(
             f"The weights of {display_name(name)} lack {missing[0]}{more}.",

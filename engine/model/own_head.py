@@ -221,23 +221,23 @@ def save(head: Any, config: Any, target: Any, folder: Path) -> None:
         config: the configuration from ``config_of``.
         target: the model whose hidden states, embedding and head it uses.
     """
-    found = {}
+    tensors = {}
     for name, values in head.state_dict().items():
         if (prefix := next((own for own in _NAMES.values() if name.startswith(own)), None)) is not None:
             stored = next(stored for stored, own in _NAMES.items() if own == prefix)
-            found[stored + name.removeprefix(prefix)] = values
-    beside.write(folder, config, found, target)
+            tensors[stored + name.removeprefix(prefix)] = values
+    beside.write(folder, config, tensors, target)
 
 
 def _stored(folder: Path) -> dict[str, torch.Tensor]:
     """Read the head's weights, keyed by our own names."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, file in weights.files_by_tensor(folder).items():
         prefix = next((prefix for prefix in _NAMES if name.startswith(prefix)), None)
         if prefix is not None:
             with safe_open(folder / file, "pt") as opened:
-                found[_NAMES[prefix] + name.removeprefix(prefix)] = opened.get_tensor(name)
-    return found
+                tensors[_NAMES[prefix] + name.removeprefix(prefix)] = opened.get_tensor(name)
+    return tensors
 
 
 def _give(model: Any, found: Mapping[str, torch.Tensor], title: str) -> None:

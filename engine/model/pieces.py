@@ -181,8 +181,8 @@ class Pieces:
     def rope(self, position_ids: torch.Tensor) -> Rope:
         """Compute RoPE's cosines and sines of positions (n,), for all kinds of layers."""
         positions = position_ids.unsqueeze(0)
-        found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
-        return Rope(*found[0], positions, *found[-1])
+        tables = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
+        return Rope(*tables[0], positions, *tables[-1])
 
     def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute RoPE's cosines and sines of positions (1, n). If each kind of layers has its own RoPE, ``kind`` names

@@ -293,9 +293,9 @@ class Mamba(nn.Module):
     def _advance(self, state: RecurrentState, x: torch.Tensor, steps: torch.Tensor, kernels: Native | None) -> Step:
         inner, width = self.heads * self.value_dim, self.key_heads * self.key_dim
         inputs = torch.cat([state.inputs, x])
-        found = convolved(inputs, self.taps)
-        found = functional.silu(found if self.bias is None else found + self.bias)
-        v, k, q = found.split((inner, width, width), dim=1)
+        mixed = convolved(inputs, self.taps)
+        mixed = functional.silu(mixed if self.bias is None else mixed + self.bias)
+        v, k, q = mixed.split((inner, width, width), dim=1)
         v = v.unflatten(1, (self.heads, self.value_dim))
         k, q = (part.unflatten(1, (self.key_heads, self.key_dim)) for part in (k, q))
         given = (q, k, v, steps * self.pace, steps, state.memory)

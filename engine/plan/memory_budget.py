@@ -188,15 +188,15 @@ def spread_over(
     """Place the KV of ``tokens`` tokens if the layers are on several devices. Host memory and disk are shared by all
     devices. Returns one ``LayersByTier`` for each device, or None if there is no room.
     """
-    found = []
+    parts = []
     for size, room in zip(sizes, devices, strict=True):
         part = size.spread(tokens, room, host, disk) if size.layers else LayersByTier(0, 0, 0, 0)
         if part is None:
             return None
         layer = tokens * size.stored // max(1, size.layers)
         host, disk = host - part.in_host * layer, disk - part.on_disk * layer
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
 def retrieval_bytes(size: KvSize, budget: int) -> int:

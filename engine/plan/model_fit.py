@@ -138,12 +138,12 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
     A GGUF file whose expanded weights do not fit the GPUs is rounded, as in ``planner.with_fitting_weights``.
     """
-    found = _fit(target, draft, free)
+    fit = _fit(target, draft, free)
     may_round = free.on_gpu and free.rounds_files and target.fitted > 0 and free.quantization not in BITS
-    if found.verdict != "none" or not may_round:
-        return found
+    if fit.verdict != "none" or not may_round:
+        return fit
     rounded = _fit(target, draft, replace(free, quantization=FITTED))
-    return rounded if rounded.verdict != "none" else found
+    return rounded if rounded.verdict != "none" else fit
 
 
 def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
@@ -262,8 +262,8 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []
-    found = [(one, fit_pair(target, draft, one.of(free))) for one in _ROUNDINGS]
-    return [(one, fits) for one, fits in found if fits.verdict != "none"]
+    tried = [(one, fit_pair(target, draft, one.of(free))) for one in _ROUNDINGS]
+    return [(one, fits) for one, fits in tried if fits.verdict != "none"]
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:

@@ -284,13 +284,13 @@ def step_bytes(config: EngineConfig, model: Any, draft: Any, devices: Sequence[t
         rooms = [max(0, beside(room, bytes_)) for room, bytes_ in zip(rooms, held, strict=True)]
     host = free.host if config.host_memory != "auto" else max(0, free.host - waiting)
     left = replace(free, device=rooms[0], others=tuple(rooms[1:]), host=host)
-    found = plan(shape, tokens, beside_retrieval(shape, left, config.retrieval_budget or MIN_BUDGET))
-    if found is None:
+    memory_plan = plan(shape, tokens, beside_retrieval(shape, left, config.retrieval_budget or MIN_BUDGET))
+    if memory_plan is None:
         return math.inf
     # The draft model and the embedding are not read in a plain step, but they are read at the same pace in both plans.
-    moved = found.kv.host + waiting * size.copied_share
-    bus = _BUS_COST * moved / len(held) + _DISK_COST * found.kv.disk
-    return max(sum(held) + found.kv.device + moved, bus)
+    moved = memory_plan.kv.host + waiting * size.copied_share
+    bus = _BUS_COST * moved / len(held) + _DISK_COST * memory_plan.kv.disk
+    return max(sum(held) + memory_plan.kv.device + moved, bus)
 
 
 def keeps_file(config: EngineConfig, model: Any, devices: Sequence[torch.device]) -> bool:
@@ -392,12 +392,12 @@ def host_weights(model: Any, weights_bytes: int) -> HostWeights:
     """Compute the bytes that a pass over one token copies from the weights in host memory, which take ``weights_bytes``
     bytes in total.
     """
-    found = architectures.experts_of(model)
-    if found is None or not weights_bytes:
+    experts = architectures.experts_of(model)
+    if experts is None or not weights_bytes:
         return HostWeights(weights_bytes)
     each = weights_bytes / architectures.parameters_of_block(model)
     dense = each * architectures.parameters_of_block(model, 0)
-    return HostWeights(dense, each * architectures.parameters_asked(model) - dense, found.count, found.chosen)
+    return HostWeights(dense, each * architectures.parameters_asked(model) - dense, experts.count, experts.chosen)
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
@@ -500,17 +500,17 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
 def plan(shape: KvShape, tokens: int, resources: Resources) -> MemoryPlan | None:
     """Place the KV of ``tokens`` tokens; None if there is no room for it."""
     rooms = (resources.device, *resources.others)
-    found = spread_over([_size(part) for part in shape.parts], tokens, rooms, resources.host, resources.disk)
-    if found is None:
+    spreads = spread_over([_size(part) for part in shape.parts], tokens, rooms, resources.host, resources.disk)
+    if spreads is None:
         return None
     tiers = [Tier.DEVICE] * shape.layers
-    for part, spread in enumerate(found):
+    for part, spread in enumerate(spreads):
         mine = shape.layers_of(part)
         where = Placement.spread(len(mine), spread.resident, spread.in_host).tiers
         for index, tier in zip(mine, where, strict=True):
             tiers[index] = tier
     placement = Placement(tuple(tiers))
-    return MemoryPlan(tokens, placement, placement.bytes(shape, tokens), sum(spread.staging for spread in found))
+    return MemoryPlan(tokens, placement, placement.bytes(shape, tokens), sum(spread.staging for spread in spreads))
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> MemoryPlan:
@@ -564,8 +564,8 @@ def fit_book(
     longest = longest_context(shape, limit, resources) - MIN_CHAT_TOKENS
     pages = book.pages_within(max(0, longest))
     fitting = min(tokens, max(0, longest))
-    found = plan_for_book(shape, fitting, limit, resources)
-    kv = found.placement.bytes(shape, fitting)
+    memory_plan = plan_for_book(shape, fitting, limit, resources)
+    kv = memory_plan.placement.bytes(shape, fitting)
     words = _sentence(document, book, limit, longest, pages, kv)
     left = to_leave_out(book.sizes, longest - book.head) if book.borders else ()
     fit = BookFit(tokens, limit, tokens <= longest, pages, kv.total, words, kv, leave_out=left)

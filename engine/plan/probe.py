@@ -263,14 +263,14 @@ class _Probe:
         """Time prefill blocks, each twice as long as the previous one, until the time or the maximum size is reached.
         Return pairs of tokens and seconds.
         """
-        found, tokens = [], min(_FIRST_BLOCK, self._most)
+        blocks, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
             seconds = self.seconds(tokens, 0)
-            found.append((tokens, seconds))
+            blocks.append((tokens, seconds))
             if 2 * seconds > self._share or self._clock() > self._end:
                 break
             tokens *= 2
-        return found
+        return blocks
 
     def block_per_token(self, blocks: Sequence[tuple[int, float]]) -> float:
         """Time how many seconds a token of context adds for each token of a block. The fastest of ``blocks`` is timed,
@@ -392,11 +392,11 @@ def _store_in_blocks(block: nn.Module, kinds: Mapping[str, int], dtype: torch.dt
         elif f"{path}.down.weight" in kinds:
             shapes = shapes_of_experts(part, joined=f"{path}.gate_up.weight" in kinds)
             count = len(part.down_proj)
-            found = {
+            parts = {
                 f"{own}.weight": artificial(f"{path}.{own}.weight", count * outputs, inputs)
                 for own, (outputs, inputs) in shapes.items()
             }
-            replace(block, path, BlockExperts(part, found, dtype))
+            replace(block, path, BlockExperts(part, parts, dtype))
 
 
 def _settings_of_one_layer(config: Any) -> Any:

@@ -60,12 +60,12 @@ def _levels(levels: dict[str, Any]) -> list[str]:
         "|---" * (2 + len(names)) + "|",
     ]
     for text, temperature in dict.fromkeys((row["text"], row["temperature"]) for row in rows):
-        found = {
+        accepted = {
             (row["cache"], row["budget"]): row["accepted"]
             for row in rows
             if (row["text"], row["temperature"]) == (text, temperature)
         }
-        lines.append(f"| {text} | {temperature:g} | " + " | ".join(f"{found[cache]:.2f}" for cache in caches) + " |")
+        lines.append(f"| {text} | {temperature:g} | " + " | ".join(f"{accepted[cache]:.2f}" for cache in caches) + " |")
     return lines
 
 

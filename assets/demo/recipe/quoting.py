@@ -110,12 +110,12 @@ def turns_by_depth(text: str, per_depth: int, rng: random.Random) -> list[tuple[
     for depth in range(NUM_DEPTHS):
         size = len(text) // NUM_DEPTHS
         part = text[depth * size : (depth + 1) * size]
-        found = 0
-        while found < per_depth:
+        count = 0
+        while count < per_depth:
             turn = questions.phrase_turn(part, rng)
             if turn and text.count(turn.answer.strip("“”… ")) == 1:
                 turns.append((depth, turn))
-                found += 1
+                count += 1
     return turns
 
 

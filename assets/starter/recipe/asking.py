@@ -67,8 +67,8 @@ def plain(words: str) -> str:
 
 def quotations(answer: str) -> list[str]:
     """Return the quotations of an answer, without the marks and punctuation at their ends."""
-    found = [next(part for part in match if part) for match in _QUOTED.findall(answer)]
-    return [part for part in (words.strip(MARKS) for words in found) if len(part) >= SHORTEST_QUOTATION]
+    quoted = [next(part for part in match if part) for match in _QUOTED.findall(answer)]
+    return [part for part in (words.strip(MARKS) for words in quoted) if len(part) >= SHORTEST_QUOTATION]
 
 
 def verified(answer: str, text: str) -> bool:

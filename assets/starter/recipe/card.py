@@ -28,9 +28,9 @@ def table(report: dict[str, dict[str, Any]]) -> str:
         for kind, name, words in _ROWS:
             if kind != part:
                 continue
-            found = [report[model].get(key) for model in models]
-            count = next(one["questions"] for one in found if one)
-            cells = [f"{100 * one[name]:.0f} %" if one else "–" for one in found]
+            values = [report[model].get(key) for model in models]
+            count = next(one["questions"] for one in values if one)
+            cells = [f"{100 * one[name]:.0f} %" if one else "–" for one in values]
             lines.append(f"| {words.format(n=f'{int(length or 0):,}')} | {count} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

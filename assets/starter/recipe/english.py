@@ -106,16 +106,16 @@ class Story:
     @cached_property
     def sentences(self) -> list[tuple[int, int]]:
         """Start and end of every sentence of a useful length with balanced quotation marks."""
-        found = []
+        spans = []
         for block in re.finditer(r"[^\n]+", self.text):
             start, end = block.start(), block.end()
             while start < end:
                 stop = sentence_end(self.text, start) or end
                 stop = min(max(stop, start + 1), end)
                 if SENTENCE_CHARS[0] <= stop - start <= SENTENCE_CHARS[1] and balanced(self.text[start:stop]):
-                    found.append((start, stop))
+                    spans.append((start, stop))
                 start = stop + len(self.text[stop:end]) - len(self.text[stop:end].lstrip())
-        return found
+        return spans
 
     def is_name(self, words: str) -> bool:
         parts = words.split()

@@ -210,5 +210,5 @@ def _behind(
         bins.looks.note(layer, shares)
     of_text = (shares[..., :begin].flatten(1, 2) @ read_values[0]).unflatten(1, (groups, -1))
     of_rows = bins.spread(shares[..., begin:]).transpose(1, 2).flatten(2, 3) @ values
-    found = of_text + bins.gather(of_rows.unflatten(2, (groups, -1)).transpose(1, 2))
-    return found.permute(2, 0, 1, 3).reshape(1, query.shape[2], query.shape[1], -1)
+    attended = of_text + bins.gather(of_rows.unflatten(2, (groups, -1)).transpose(1, 2))
+    return attended.permute(2, 0, 1, 3).reshape(1, query.shape[2], query.shape[1], -1)

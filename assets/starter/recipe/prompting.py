@@ -34,11 +34,11 @@ def packed(ids: Sequence[int]) -> bytes:
 
 def _only_place(text: bytes, said: bytes) -> int | None:
     """Return the index of the only occurrence of these tokens; None if there is no occurrence or several."""
-    at, places = text.find(said), []
-    while at >= 0:
-        if at % _ID_BYTES == 0:
-            places.append(at // _ID_BYTES)
-        at = text.find(said, at + 1)
+    offset, places = text.find(said), []
+    while offset >= 0:
+        if offset % _ID_BYTES == 0:
+            places.append(offset // _ID_BYTES)
+        offset = text.find(said, offset + 1)
     return places[0] if len(places) == 1 else None
 
 
@@ -58,17 +58,17 @@ class Row:
         """Return this row with ``looks`` that refer to ``text``, which `packed` has encoded. Quotations are recognised
         by `opening`, the tokens with which they begin.
         """
-        found: list[tuple[int, int]] = []
-        starts = [at for at in range(1, len(self.ids)) if self.weights[at] and not self.weights[at - 1]]
-        for at in starts:
-            first = at + len(opening)
+        looks: list[tuple[int, int]] = []
+        starts = [start for start in range(1, len(self.ids)) if self.weights[start] and not self.weights[start - 1]]
+        for start in starts:
+            first = start + len(opening)
             said = self.ids[first : first + _KNOWN_BY]
-            if list(self.ids[at:first]) != list(opening) or len(said) < _KNOWN_BY:
+            if list(self.ids[start:first]) != list(opening) or len(said) < _KNOWN_BY:
                 continue
             place = _only_place(text, packed(said))
             if place is not None:
-                found += [(first - 1 + more, place + more) for more in range(_TAUGHT)]
-        return Row(self.ids, self.weights, tuple(found))
+                looks += [(first - 1 + more, place + more) for more in range(_TAUGHT)]
+        return Row(self.ids, self.weights, tuple(looks))
 
 
 class Prompter:

@@ -35,13 +35,13 @@ _CONTINUATION_WORDS = (30, 60)
 @cache
 def load() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """Read the wordings of small talk, and the replies."""
-    found = []
+    wordings = []
     for block in _FILE.read_text(encoding="utf-8").split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith("#")]
         said = [line for line in lines if not line.startswith("> ")]
         replies = tuple(line[2:] for line in lines if line.startswith("> "))
-        found.append((tuple(said[0].split(" | ")), replies))
-    return tuple(found)
+        wordings.append((tuple(said[0].split(" | ")), replies))
+    return tuple(wordings)
 
 
 def small_talk(rng: random.Random) -> Asked:

@@ -423,11 +423,11 @@ def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers
     Args:
         weights: "8bit" or "4bit" uses quantized copies of the weights; "stored" uses the model's own weights.
     """
-    found = [parts_of(layer) for layer in model.model.layers]
-    if not all(found) or dtype not in KIND or (kernels := native.own()) is None:
+    layers = [parts_of(layer) for layer in model.model.layers]
+    if not all(layers) or dtype not in KIND or (kernels := native.own()) is None:
         return None
     cos = model.model.rotary_emb(torch.empty(1, dtype=dtype), torch.zeros(1, 1, dtype=torch.long))[0]
-    rotary, known = int(cos.shape[-1]), list(filter(None, found))
+    rotary, known = int(cos.shape[-1]), list(filter(None, layers))
     for parts in known:
         widths = parts["joint"].in_features, parts["down"].in_features
         if any(width % kernels.lanes for width in widths):

@@ -28,7 +28,7 @@ from engine.model.families.family import (
 )
 from engine.model.families.gguf_layout import GgufLayout
 
-_MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+_MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 
 FAMILIES: Mapping[str, Family] = {
     kind: family for module in _MODULES for kind, family in getattr(module, "FAMILIES", {}).items()

@@ -187,8 +187,8 @@ class Family:
         kinds = self.layer_kinds(config)
         first = len(kinds) - self.shared_kv_layers(config)
         last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
-        found = {layer: last.get(kinds[layer], -1) for layer in range(max(0, first), len(kinds))}
-        return {} if -1 in found.values() else found
+        sources = {layer: last.get(kinds[layer], -1) for layer in range(max(0, first), len(kinds))}
+        return {} if -1 in sources.values() else sources
 
     def kv_heads(self, config: Any, kind: str) -> tuple[int, int]:
         """The number of KV heads, and the head_dim, of a layer of the kind ``kind``."""
@@ -221,16 +221,16 @@ class Family:
         has; None if it must not be missing.
         """
         has_experts = self.experts and getattr(config, "num_local_experts", None) != 0
-        found: dict[str, int | None] = {
+        numbers: dict[str, int | None] = {
             key: None
             for key in (*EXPERT_SIZES, *self.sizes)
             if key not in self.state_settings and hasattr(config, key) and (has_experts or "num" not in key)
         }
         if has_experts:
-            found["num_experts"] = getattr(config, "num_local_experts", None)
+            numbers["num_experts"] = getattr(config, "num_local_experts", None)
         if self.layers_of(config, RECURRENT, CONVOLUTION, MAMBA):
-            found |= dict.fromkeys(self.state_settings)
-        return found
+            numbers |= dict.fromkeys(self.state_settings)
+        return numbers
 
     def inner(self, config: Any) -> int:
         """Inner size of a dense MLP."""
@@ -247,14 +247,14 @@ class Family:
         mixing = layers * width * heads * head_dim_of(config)
         if states := len(self.layers_of(config, RECURRENT, CONVOLUTION, MAMBA)):
             mixing += states * (self.state_parameters(config) - mixing // layers)
-        found = self.mixture(config)
-        if found is None:
+        mixture = self.mixture(config)
+        if mixture is None:
             return int(mixing // layers + self.mlp_matrices * width * self.inner(config))
-        asked = self.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
+        asked = self.mlp_matrices * (experts * mixture.inner + mixture.shared) + mixture.count + bool(mixture.shared)
         # ``inner`` is called only if there are dense layers, because other models may lack the setting that it reads.
-        dense = layers - found.layers
+        dense = layers - mixture.layers
         alone = dense * self.mlp_matrices * self.inner(config) if dense else 0
-        return int((mixing + width * (found.layers * asked + alone)) // layers)
+        return int((mixing + width * (mixture.layers * asked + alone)) // layers)
 
 
 def head_dim_of(config: Any) -> int:

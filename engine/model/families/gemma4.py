@@ -79,13 +79,13 @@ class Gemma4Family(Family):
             return
         config.allow_global_per_layer_attribute_access = True
         kinds, layers = config.layer_types, config.per_layer_config
-        found: dict[str, set[tuple[Any, Any]]] = {FULL: set(), SLIDING: set()}
+        shapes: dict[str, set[tuple[Any, Any]]] = {FULL: set(), SLIDING: set()}
         for kind, layer in zip(kinds, layers, strict=False):
-            found.setdefault(kind, set()).add((layer.num_key_value_heads, layer.head_dim))
-        if any(len(sizes) > 1 for sizes in found.values()) or not found[FULL]:
+            shapes.setdefault(kind, set()).add((layer.num_key_value_heads, layer.head_dim))
+        if any(len(sizes) > 1 for sizes in shapes.values()) or not shapes[FULL]:
             config.global_head_dim = 0
             return
-        config.num_global_key_value_heads, config.global_head_dim = next(iter(found[FULL]))
+        config.num_global_key_value_heads, config.global_head_dim = next(iter(shapes[FULL]))
 
     def complete(self, settings: dict[str, Any]) -> None:
         """Set both numbers if ``per_layer_config`` states them, as transformers saves them."""
@@ -113,19 +113,19 @@ class Gemma4Family(Family):
         return MixtureShape(count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
 
     def whole_numbers(self, config: Any) -> dict[str, int | None]:
-        found: dict[str, int | None] = {"global_head_dim": None, "num_global_key_value_heads": 1}
+        numbers: dict[str, int | None] = {"global_head_dim": None, "num_global_key_value_heads": 1}
         if getattr(config, "hidden_size_per_layer_input", None):
-            found |= dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"))
+            numbers |= dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"))
         if getattr(config, "enable_moe_block", None) is True:
-            found |= dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size"))
-        return found
+            numbers |= dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size"))
+        return numbers
 
     def block_parameters(self, config: Any, experts: float) -> int:
         if getattr(config, "global_head_dim", None) is None:
             return super().block_parameters(config, experts)
         width, inner = config.hidden_size, config.intermediate_size
         sources = self.kv_sources(config) if self.shared_kv_layers(config) else {}
-        matrices, found = 0.0, self.mixture(config)
+        matrices, mixture = 0.0, self.mixture(config)
         for layer, kind in enumerate(self.layer_kinds(config)[: config.num_hidden_layers]):
             heads, head_dim = self.kv_heads(config, kind)
             alike = kind == FULL and getattr(config, "attention_k_eq_v", False)
@@ -133,8 +133,8 @@ class Gemma4Family(Family):
             doubled = layer in sources and getattr(config, "use_double_wide_mlp", False)
             matrices += head_dim * (2 * config.num_attention_heads + own) + 3 * inner * (2 if doubled else 1)
             matrices += 2 * (getattr(config, "hidden_size_per_layer_input", None) or 0)
-            if found is not None:
-                matrices += 3 * experts * found.inner + found.count
+            if mixture is not None:
+                matrices += 3 * experts * mixture.inner + mixture.count
         return int(width * matrices) // int(config.num_hidden_layers)
 
 
@@ -152,7 +152,7 @@ def _settings(header: Header) -> Mapping[str, Any]:
     if (full := rope_settings(header))["rope_type"] != "default":
         raise header.refusal("has a window that was stretched in a way that is not")
     local = {"rope_type": "default", "rope_theta": float(header.number("rope.freq_base_swa"))}
-    found = {
+    settings = {
         "head_dim": width,
         "global_head_dim": full_dim,
         "layer_types": ["sliding_attention" if each else "full_attention" for each in sliding],
@@ -165,15 +165,15 @@ def _settings(header: Header) -> Mapping[str, Any]:
         **_inner(header, layers - shared),
     }
     if header.get("final_logit_softcapping") is not None:
-        found["final_logit_softcapping"] = float(header.number("final_logit_softcapping"))
+        settings["final_logit_softcapping"] = float(header.number("final_logit_softcapping"))
     if header.get("expert_count"):
-        found |= {
+        settings |= {
             "enable_moe_block": True,
             "num_experts": header.get("expert_count"),
             "top_k_experts": header.get("expert_used_count"),
             "moe_intermediate_size": header.get("expert_feed_forward_length"),
         }
-    return found
+    return settings
 
 
 def _heads(header: Header, sliding: Sequence[bool], shared: int) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _heads(header: Header, sliding: Sequence[bool], shared: int) -> dict[str, An
     wide = {one for one, windowed in zip(heads, sliding, strict=False) if not windowed}
     if len(heads) != len(sliding) or len(wide) > 1 or len(narrow) > 1 or not (alike or narrow <= wide):
         raise header.refusal("holds layers of several shapes, which are not")
-    found = {"num_key_value_heads": next(iter(narrow or wide)), "attention_k_eq_v": alike}
-    return {**found, "num_global_key_value_heads": next(iter(wide))} if alike else found
+    settings = {"num_key_value_heads": next(iter(narrow or wide)), "attention_k_eq_v": alike}
+    return {**settings, "num_global_key_value_heads": next(iter(wide))} if alike else settings
 
 
 def _inner(header: Header, kv_layers: int) -> dict[str, Any]:

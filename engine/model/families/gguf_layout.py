@@ -214,8 +214,8 @@ def head_dim(header: Header) -> int | None:
     """Return the head_dim that the header states or implies; None if it does neither."""
     width, heads = header.get("embedding_length"), header.get("attention.head_count")
     usual = width // heads if type(width) is int and type(heads) is int and heads else None
-    found = header.get("attention.key_length", usual)
-    return found if type(found) is int else None
+    dim = header.get("attention.key_length", usual)
+    return dim if type(dim) is int else None
 
 
 def rope_settings(header: Header) -> dict[str, Any]:

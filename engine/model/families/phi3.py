@@ -16,14 +16,14 @@ def _settings(header: Header) -> Mapping[str, Any]:
         raise header.refusal("has a window that was stretched in a way that is not")
     rope = {"rope_type": "default", "rope_theta": float(header.number("rope.freq_base", 10_000.0))}
     rope["partial_rotary_factor"] = turned / width
-    found = {"rope_parameters": rope, "sliding_window": window(header)}
+    settings = {"rope_parameters": rope, "sliding_window": window(header)}
     if LONG_FACTORS not in header.names:
-        return found
+        return settings
     if SHORT_FACTORS not in header.names:
         raise header.refusal("has a window that was stretched in a way that is not")
     original = int(header.number("rope.scaling.original_context_length"))
     rope["original_max_position_embeddings"] = original
-    return {**found, "original_max_position_embeddings": original}
+    return {**settings, "original_max_position_embeddings": original}
 
 
 FAMILIES = {"phi3": Family("Phi-3 and Phi-4", plain=True)}

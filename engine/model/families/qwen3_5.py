@@ -83,7 +83,7 @@ def _settings(header: Header) -> Mapping[str, Any]:
     if not 0 < turned <= head_dim or header.get("rope.scaling.type", "none") != "none" or heads < 1:
         raise header.refusal("has a window that was stretched in a way that is not")
     sections = header.get("rope.dimension_sections", [])
-    found = {
+    settings = {
         # The last layers are for multi-token prediction, and are not part of the model.
         "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
         "full_attention_interval": header.get("full_attention_interval"),
@@ -101,13 +101,13 @@ def _settings(header: Header) -> Mapping[str, Any]:
         },
     }
     if header.get("expert_count"):
-        found |= {
+        settings |= {
             "num_experts": header.get("expert_count"),
             "num_experts_per_tok": header.get("expert_used_count"),
             "moe_intermediate_size": header.get("expert_feed_forward_length"),
             "shared_expert_intermediate_size": header.get("expert_shared_feed_forward_length"),
         }
-    return found
+    return settings
 
 
 # Of the makers' cards, "general tasks" (https://huggingface.co/Qwen/Qwen3.5-35B-A3B).

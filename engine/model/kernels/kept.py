@@ -59,9 +59,9 @@ def _sum_of_sources() -> str:
         return as_they_are
     if known := load(as_they_are):
         return known.decode()
-    found = code_hash(contents)
-    save(as_they_are, found.encode())
-    return found
+    digest = code_hash(contents)
+    save(as_they_are, digest.encode())
+    return digest
 
 
 def _source_files() -> list[Path]:
@@ -103,8 +103,8 @@ def _is_ours(folder: Path) -> bool:
     """Whether only this user may write to the folder, by its owner and permissions."""
     if not hasattr(os, "getuid"):  # on Windows, where other users cannot write to a user's folders by default
         return True
-    found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
+    status = folder.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & _OTHERS_WRITE
 
 
 def _prune(folder: Path) -> None:

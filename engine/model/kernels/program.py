@@ -78,11 +78,11 @@ class Program:
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The argument arrays of all kernels: (kernels, ``NUM_ARGUMENTS``)."""
-        found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
-        for own, (_, given, _) in zip(found, self._jobs, strict=True):
+        arrays = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
+        for own, (_, given, _) in zip(arrays, self._jobs, strict=True):
             if not isinstance(given, int):
                 own[:] = given
-        return found
+        return arrays
 
     @functools.cached_property
     def _table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
