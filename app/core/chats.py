@@ -248,7 +248,9 @@ class Chat:
 
     def position_of(self, message: int) -> int | None:
         """The position of the exchange with this message, a question or an answer; None if the message is not shown."""
-        places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
+        places = (
+            position for position, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id)
+        )
         return next(places, None)
 
 

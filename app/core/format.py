@@ -330,15 +330,15 @@ def longer_pace(
     point = pace_of(previous, event.figures)
     if point is None:
         return tuple(pace)
-    p50, p95, at = event.figures.ms_per_token_p50, event.figures.ms_per_token_p95, event.figures.answer_tokens
-    reached = tuple(point for point in pace if at - PACE_TOKENS < point[3] < at)
-    return (*reached, (round(point, 2), round(p50 or 0.0, 2), round(p95 or 0.0, 2), at))
+    p50, p95, tokens = event.figures.ms_per_token_p50, event.figures.ms_per_token_p95, event.figures.answer_tokens
+    reached = tuple(point for point in pace if tokens - PACE_TOKENS < point[3] < tokens)
+    return (*reached, (round(point, 2), round(p50 or 0.0, 2), round(p95 or 0.0, 2), tokens))
 
 
 def kept_pace(notes: Mapping[str, Any] | None) -> tuple[PacePoint, ...]:
     """The pace curve that was stored with an answer. Empty for answers of earlier versions, which stored none."""
     points = (notes or {}).get("pace", ())
-    return tuple((ms, p50, p95, at) for ms, p50, p95, at in points)
+    return tuple((ms, p50, p95, tokens) for ms, p50, p95, tokens in points)
 
 
 def ms_now(pace: Sequence[PacePoint]) -> float | None:
@@ -346,9 +346,9 @@ def ms_now(pace: Sequence[PacePoint]) -> float | None:
     token.
     """
     spent, tokens = 0.0, 0
-    begun = [0, *(at for _, _, _, at in pace)]
-    for before, (ms, _, _, at) in zip(reversed(begun[:-1]), reversed(pace), strict=True):
-        taken = min(at - before, _NOW_TOKENS - tokens)
+    begun = [0, *(end for _, _, _, end in pace)]
+    for before, (ms, _, _, end) in zip(reversed(begun[:-1]), reversed(pace), strict=True):
+        taken = min(end - before, _NOW_TOKENS - tokens)
         spent, tokens = spent + ms * taken, tokens + taken
         if tokens == _NOW_TOKENS:
             break

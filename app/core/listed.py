@@ -95,8 +95,8 @@ def listed(document: Document, question: str) -> Comparison | None:
     if wanted is not None:
         found = Finder().find(document, wanted.strip())
         pages = [
-            (document.pages[at].label, [span for hit in hits for span in hit.spans if span.page == at])
-            for at, group in groupby(found.hits, key=lambda hit: hit.page)
+            (document.pages[page].label, [span for hit in hits for span in hit.spans if span.page == page])
+            for page, group in groupby(found.hits, key=lambda hit: hit.page)
             for hits in (list(group),)
         ]
         number = f"{len(found.hits)}{'+' if found.more else ''}"

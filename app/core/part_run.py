@@ -172,12 +172,12 @@ class _Run:
         asked = {one.part for one in answers}
         last: AnswerDone | None = None
         hints = dict(zip((part.number for part in self.choice.parts), self.choice.hints, strict=False))
-        for at, part in enumerate(self.choice.parts, start=1):
+        for number, part in enumerate(self.choice.parts, start=1):
             if self._is_enough(answers):
                 break
             if part.number in asked:
                 continue
-            yield PartBegun(part, at, len(self.choice.parts))
+            yield PartBegun(part, number, len(self.choice.parts))
             read = yield from self._read(part.document)
             if self._stopped() or read.stopped:
                 yield self._ended(answers, last, stopped=True)

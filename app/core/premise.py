@@ -101,11 +101,11 @@ def check_later(state: AppState, chat_id: str, position: int) -> None:
         before = dict(exchange.notes or {})
         after = checked(state.engine, document, exchange.question, before, cancel)
         chat = state.chats.get(chat_id)
-        at = chat.position_of(exchange.answer_id) if chat else None
-        if chat is None or at is None or after is before or cancel.is_set():
+        new_position = chat.position_of(exchange.answer_id) if chat else None
+        if chat is None or new_position is None or after is before or cancel.is_set():
             return
-        if (now := chat.exchanges[at]).answer == exchange.answer:
-            state.chats.update(chat_id, at, replace(now, notes=after))
+        if (now := chat.exchanges[new_position]).answer == exchange.answer:
+            state.chats.update(chat_id, new_position, replace(now, notes=after))
 
     threading.Thread(target=run, name="trifold-premise", daemon=True).start()
 

@@ -149,8 +149,8 @@ class Race:
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
         answered: list[RaceQuestion] = []
-        for at, question in enumerate(questions):
-            fast, plain = self._both_runs(RaceState(True, at, question), claim)
+        for number, question in enumerate(questions):
+            fast, plain = self._both_runs(RaceState(True, number, question), claim)
             earlier = [one.fast.text for one in answered]
             uncounted = speed.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
             answered.append(RaceQuestion(question, plain, fast, uncounted))
@@ -177,7 +177,7 @@ class Race:
         run instead of a few plain steps.
         """
         chat = self._app_state.chat
-        for at, turn in enumerate(chat.exchanges if chat else ()):
+        for position, turn in enumerate(chat.exchanges if chat else ()):
             raced = next((one for one in result.counted if one.fast.text == turn.answer), None)
             times = RaceResult(0, "", 0.0, (raced,)).times if raced else None
             if chat and raced and raced.fast.figures and times and turn.figures and turn.figures.mode != "plain":
@@ -185,7 +185,7 @@ class Race:
                 figures = replace(raced.fast.figures, plain_ms=mean_ms((raced.plain,)), plain_steps=steps)
                 figures = replace(figures, speedup_vs_plain=times)
                 notes = {**(turn.notes or {}), "pace": raced.fast.pace}
-                self._app_state.chats.update(chat.id, at, replace(turn, figures=figures, notes=notes))
+                self._app_state.chats.update(chat.id, position, replace(turn, figures=figures, notes=notes))
 
     def _both_runs(self, state: RaceState, claim: threading.Event) -> tuple[RaceRun, RaceRun]:
         """Answer a question by both runs, and show both live. Return the fast run and the plain run."""
@@ -273,10 +273,10 @@ class RaceRun:
     def take(self, event: object) -> RaceRun:
         """Return a copy of the run with an event of the engine added."""
         if isinstance(event, TextDelta):
-            at = round(spent_ms(event.figures), 2)
+            ms = round(spent_ms(event.figures), 2)
             ids = self.token_ids + event.token_ids
             pace = format.longer_pace(self.pace, event, self.figures)
-            steps = (*self.steps, (at, event.text))
+            steps = (*self.steps, (ms, event.text))
             return replace(self, steps=steps, token_ids=ids, figures=event.figures, pace=pace)
         if isinstance(event, AnswerDone):
             return replace(self, token_ids=event.token_ids, figures=event.figures, stop_reason=event.stop_reason)

@@ -267,7 +267,7 @@ def _with_beginning(part: Document, words: BookWords, question: str) -> Document
         return part
     excerpt = best_passages.excerpt(words, question)
     texts = [f"[The beginning]\n{part.text[:_BEGINNING]}", *(page.text for page in excerpt.pages)]
-    return replace(excerpt, pages=tuple(Page(at, str(at), text) for at, text in enumerate(texts, start=1)))
+    return replace(excerpt, pages=tuple(Page(number, str(number), text) for number, text in enumerate(texts, start=1)))
 
 
 def _evidence(part: Document, finder: CitationFinder, question: str, cell: str) -> list[dict[str, Any]]:

@@ -121,4 +121,4 @@ def _words(text: str) -> list[str]:
 def _spans(words: Sequence[str], length: int = _SPAN) -> Iterator[tuple[str, ...]]:
     """All sequences of ``length`` consecutive words. If the text is shorter, the whole text is the only sequence."""
     length = min(length, len(words)) or 1
-    return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+    return (tuple(words[start : start + length]) for start in range(len(words) - length + 1))

@@ -363,10 +363,10 @@ def install(
     draft_here = (local_models.find(draft) or _made(local_models, download, draft, show, None)) if draft else None
     if here and (draft_here or not draft):
         return Installed(here, draft_here)
-    at = _settings(local_models, download, target, here)
-    draft, note = _usable_draft(local_models, download, at, draft, draft_here)
+    folder = _settings(local_models, download, target, here)
+    draft, note = _usable_draft(local_models, download, folder, draft, draft_here)
     if free is not None:
-        _check_memory(at, _shape(local_models, draft) if draft else None, target, free)
+        _check_memory(folder, _shape(local_models, draft) if draft else None, target, free)
     here = here or _download(local_models, download, target, show)
     return Installed(here, (draft_here or _download(local_models, download, draft, show)) if draft else None, note)
 

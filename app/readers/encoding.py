@@ -108,7 +108,7 @@ def decode_sample(data: bytes) -> str | None:
     half = len(head) // 2
     if head.count(0) > _NOTHING * len(head):
         return None
-    quarters = [head[at : 4 * (half // 2) : 4] for at in range(4)]
+    quarters = [head[offset : 4 * (half // 2) : 4] for offset in range(4)]
     if half >= 4 and not any(quarters[3]) and max(quarters[2]) <= _LAST_PLANE:
         return "utf-32-le"
     if half >= 4 and not any(quarters[0]) and max(quarters[1]) <= _LAST_PLANE:

@@ -73,16 +73,16 @@ def _roman(value: int) -> str:
 
 def _repeated(value: int, letters: str) -> str:
     """Return the letters that Word writes for a number: a to z, then aa, bb, cc."""
-    rounds, at = divmod(value - 1, len(letters))
-    return letters[at] * (rounds + 1)
+    rounds, letter = divmod(value - 1, len(letters))
+    return letters[letter] * (rounds + 1)
 
 
 def _placed(value: int, letters: str) -> str:
     """Return the letters that a browser writes for a number: a to z, then aa, ab, ac."""
     text = ""
     while value > 0:
-        value, at = divmod(value - 1, len(letters))
-        text = letters[at] + text
+        value, letter = divmod(value - 1, len(letters))
+        text = letters[letter] + text
     return text
 
 

@@ -40,10 +40,10 @@ def _packed_objects(data: mmap.mmap) -> bytes | None:
     """
     objects: list[bytes] = []
     left = _MOST_PACKED
-    at = data.find(b"/ObjStm")
-    while at >= 0:
-        begin = _STREAM.search(data, at)
-        facts = data[max(data.rfind(b" obj", 0, at), 0) : begin.start()] if begin else b""
+    offset = data.find(b"/ObjStm")
+    while offset >= 0:
+        begin = _STREAM.search(data, offset)
+        facts = data[max(data.rfind(b" obj", 0, offset), 0) : begin.start()] if begin else b""
         if begin is None or b"/FlateDecode" not in facts or b"/DecodeParms" in facts:
             return None
         inflating = zlib.decompressobj()
@@ -54,7 +54,7 @@ def _packed_objects(data: mmap.mmap) -> bytes | None:
         left -= len(objects[-1])
         if not inflating.eof or left <= 0:
             return None
-        at = data.find(b"/ObjStm", begin.end())
+        offset = data.find(b"/ObjStm", begin.end())
     return b"\n".join(objects)
 
 
@@ -73,11 +73,11 @@ def _fonts(data: Bytes) -> Iterator[bytes]:
     empty if they are too long or damaged.
     """
     for kind in (b"/Type0", b"/TrueType"):
-        at = data.find(kind)
-        while at >= 0:
-            start, end = _outwards(data, at, back=True), _outwards(data, at, back=False)
+        offset = data.find(kind)
+        while offset >= 0:
+            start, end = _outwards(data, offset, back=True), _outwards(data, offset, back=False)
             yield data[start:end] if start >= 0 and end >= 0 else b""
-            at = data.find(kind, at + 1)
+            offset = data.find(kind, offset + 1)
 
 
 def _outwards(data: Bytes, at: int, *, back: bool) -> int:

@@ -88,12 +88,12 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
         return made
     try:
         with Image.open(path) as picture:
-            for at in range(getattr(picture, "n_frames", 1) if picture.format == "TIFF" else 1):
-                if number is not None and at + 1 != number:
+            for frame in range(getattr(picture, "n_frames", 1) if picture.format == "TIFF" else 1):
+                if number is not None and frame + 1 != number:
                     made.new_page(*_SHEET)
                     continue
                 beat()
-                picture.seek(at)
+                picture.seek(frame)
                 made.import_pages(_sheet(picture))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise damaged("is damaged, or an image that is larger than any scan.") from None

@@ -286,7 +286,7 @@ def _one_by_one(
     total, done, spent, failures = len(waiting), 0, 0.0, 0
     while waiting and failures < _FAILURES and not recognition.stop.is_set():
         asked = list(waiting)
-        at: Any = None
+        page: Any = None
         begun, start = time.monotonic(), None
         deadline = begun + _SECONDS_A_PAGE * len(waiting)
         try:
@@ -298,8 +298,8 @@ def _one_by_one(
                     if message["type"] == "refused":
                         raise ChildFailed("crash", None)
                     if message["type"] == "step":
-                        at = message.get("page")
-                    if at is not None and start is None:
+                        page = message.get("page")
+                    if page is not None and start is None:
                         start = time.monotonic() - begun
                     if message["type"] in _RESULTS:
                         one = message[_RESULTS[message["type"]]]
@@ -312,8 +312,8 @@ def _one_by_one(
                         measured(start or 0.0, spent / done, len(waiting))
             return
         except ChildFailed as failure:
-            logger.warning("%s of a file was not recognised: %s", at, failure.reason)
-            bad = at if name == "numbers" else asked[at - 1] if at else None
+            logger.warning("%s of a file was not recognised: %s", page, failure.reason)
+            bad = page if name == "numbers" else asked[page - 1] if page else None
             bad = bad if bad in waiting else waiting[0]
             waiting.remove(bad)
             failed(bad)

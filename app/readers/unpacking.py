@@ -53,7 +53,9 @@ def unpack(path: Path, folder: Path, limits: Limits | None = None) -> ArchivePar
             for message in heard:
                 if message["type"] == "answer" and message["value"]["documents"]:
                     named = message["value"]["documents"]
-                    documents = tuple((folder / f"{at}{suffix}", name) for at, (suffix, name) in enumerate(named))
+                    documents = tuple(
+                        (folder / f"{number}{suffix}", name) for number, (suffix, name) in enumerate(named)
+                    )
                     return ArchiveParts(documents, tuple(message["value"]["warnings"]))
     except ChildFailed:
         pass  # the parser of the archive says what is wrong

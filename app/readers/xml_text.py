@@ -192,12 +192,12 @@ class _Xml:
 
     def _level(self, node: ElementTree.Element) -> int:
         """Return the number of divisions around an element, at least 1."""
-        level, at = 0, self._parents.get(id(node))
+        level, ancestor = 0, self._parents.get(id(node))
         for _ in range(_DEEPEST):
-            if at is None:
+            if ancestor is None:
                 break
-            level += local(at.tag) in _DIVISIONS
-            at = self._parents.get(id(at))
+            level += local(ancestor.tag) in _DIVISIONS
+            ancestor = self._parents.get(id(ancestor))
         article = local(self._root.tag) == "article" and self._has_title()
         return min(max(level + article, 1), _DEEPEST_LEVEL)
 

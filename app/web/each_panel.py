@@ -134,12 +134,12 @@ class EachPanel:
 
 def _run_view(run: EachRun, books: Sequence[Book]) -> View:
     ids = [book.sha256 for book in books]
-    at = ids.index(run.document) + 1 if run.document in ids else 0
+    number = ids.index(run.document) + 1 if run.document in ids else 0
     done = len(ids) - run.left + (_READING_SHARE * run.read if run.running else 0.0)
     return {
         "question": run.question,
         "running": run.running,
-        "line": _line(run, ids, at) if run.question else "",
+        "line": _line(run, ids, number) if run.question else "",
         "done": round(done / max(1, len(ids)), 3),
         "left": 0 if run.running else run.left,
         "unkept": run.unkept,

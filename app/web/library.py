@@ -245,8 +245,8 @@ class Library:
         if message is not None:
             state.chats.show(chat.id, message)
         shown = state.chats.get(chat.id)
-        at = shown.position_of(message) if shown and message is not None else None
-        return JSONResponse({"position": at})
+        position = shown.position_of(message) if shown and message is not None else None
+        return JSONResponse({"position": position})
 
     async def rename_chat(self, request: Request) -> None:
         asked = await parsed(request, ChatAsked)
@@ -267,10 +267,10 @@ class Library:
         """
         asked, chat = await parsed(request, _TextAsked), self._state.chat
         message = asked.message
-        at = chat.position_of(message) if chat else None
-        if chat is None or at is None:
+        position = chat.position_of(message) if chat else None
+        if chat is None or position is None:
             return JSONResponse({"cause": "This message is no longer on the page.", "remedy": "Load the page again."})
-        turn = chat.exchanges[at]
+        turn = chat.exchanges[position]
         text = turn.question if message == turn.question_id else turn.answer
         if asked.pages is True and message == turn.answer_id:
             text = export.answer_with_pages(turn, self._state.books.get(chat.book).shown)

@@ -413,7 +413,7 @@ def _millions(parameters: int) -> str:
 
 def _growing(turns: Sequence[Exchange]) -> int | None:
     """The position of the answer that is being written; None if there is none."""
-    return next((at for at, turn in enumerate(turns) if turn.stopped is None), None)
+    return next((position for position, turn in enumerate(turns) if turn.stopped is None), None)
 
 
 def _speed(current: OpenBook, chat: Chat | None) -> tuple[Figures | None, Sequence[PacePoint], str]:
@@ -446,7 +446,7 @@ def record_of(chat: Chat | None, awaited: Collection[int] = ()) -> str:
         return chat.id if chat else "none"
     measured = hash(tuple(turn.figures.speedup_vs_plain if turn.figures else 0.0 for turn in turns if turn.stopped))
     ended = "open" if turns[-1].stopped is None else "ended"
-    again = [(at, turn.stopped is None) for at, turn in enumerate(turns) if turn.first_answer is not None]
+    again = [(position, turn.stopped is None) for position, turn in enumerate(turns) if turn.first_answer is not None]
     waits = [turn.answer_id for turn in turns if turn.answer_id in awaited]
     of_two = hash((tuple(again), tuple(waits)))
     return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{measured:x}.{of_two:x}.{ended}"

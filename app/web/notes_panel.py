@@ -263,10 +263,10 @@ class NotesPanel:
     def _answer(self, message: int) -> tuple[str, Mapping[str, Any]]:
         """The text of a shown answer, and the record of its citations."""
         chat = self._state.chat
-        at = chat.position_of(message) if chat else None
-        if chat is None or at is None:
+        position = chat.position_of(message) if chat else None
+        if chat is None or position is None:
             raise OptionError("This message is no longer on the page.", "Load the page again.")
-        return chat.exchanges[at].answer, chat.exchanges[at].notes or {}
+        return chat.exchanges[position].answer, chat.exchanges[position].notes or {}
 
 
 def _done(work: Callable[[], None]) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def _run_view(mode: str, raced: Sequence[RaceQuestion], lookup: bool) -> View:
     mean = mean_ms(tuple(runs))
     questions, before = [], 0.0
     for run, one in zip(runs, raced, strict=True):
-        steps = [[round(before + at, 2), text] for at, text in run.steps]
+        steps = [[round(before + ms, 2), text] for ms, text in run.steps]
         questions.append({"question": one.question, "begins": round(before, 2), "steps": steps})
         before += run.ms
     return {

@@ -204,19 +204,19 @@ def break_pages(blocks: list[list[Line]], sink: int) -> list[list[Line]]:
     """
     lines = [(line, index, len(block)) for block in blocks for index, line in enumerate(block)]
     pages: list[list[Line]] = []
-    at, room = 0, LINES_PER_PAGE - sink
-    while at < len(lines):
-        while pages and not lines[at][0].words:
-            at += 1
-        end = min(at + room, len(lines))
+    start, room = 0, LINES_PER_PAGE - sink
+    while start < len(lines):
+        while pages and not lines[start][0].words:
+            start += 1
+        end = min(start + room, len(lines))
         if end < len(lines):
             _, index, length = lines[end]
             widow = length > 1 and index == length - 1
             orphan = length > 1 and index == 1
             after_empty = end >= 2 and index == 0 and not lines[end - 2][0].words
             end -= (2 if length == 3 else 1) if widow else 1 if orphan else 2 if after_empty else 0
-        pages.append([line for line, _, _ in lines[at:end]])
-        at, room = end, LINES_PER_PAGE
+        pages.append([line for line, _, _ in lines[start:end]])
+        start, room = end, LINES_PER_PAGE
     return pages
 
 

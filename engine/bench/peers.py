@@ -208,7 +208,9 @@ class LlamaCpp:
         """
         proposed = {LLAMA_LOOKUP: {"lookup": _LOOKUP_TOKENS}, LLAMA_DRAFT: {"drafted": _DRAFTED_TOKENS}}
         done = self._generate(prompt, count, end_ids, {**sampling, **proposed.get(row, {})})
-        run = _run(done["tokens"], len(prompt), [(len(prompt) + n, at) for n, at in enumerate(done["moments"], 1)])
+        run = _run(
+            done["tokens"], len(prompt), [(len(prompt) + n, moment) for n, moment in enumerate(done["moments"], 1)]
+        )
         run.processor_s = done["processor_s"]
         return run
 

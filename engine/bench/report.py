@@ -401,7 +401,9 @@ def never_slower(results: Sequence[Measurement]) -> str:
         if r.row == "plain" or not r.runs_to_plain:
             continue
         each = len(r.runs_to_plain) // r.books
-        books = [statistics.median(r.runs_to_plain[at : at + each]) for at in range(0, len(r.runs_to_plain), each)]
+        books = [
+            statistics.median(r.runs_to_plain[start : start + each]) for start in range(0, len(r.runs_to_plain), each)
+        ]
         said = "never slower than plain" if min(books) >= NEVER_SLOWER else "SLOWER THAN PLAIN"
         where = f"{r.row}, {r.workload} {r.context:,} T={r.temperature}"
         span = f"{min(r.runs_to_plain):.2f}x to {max(r.runs_to_plain):.2f}x"

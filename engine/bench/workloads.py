@@ -184,8 +184,8 @@ class Workloads:
         1 (its end): the longest sentence of at most ``_MOST_WORDS`` words or, if all sentences have more words, the
         longest of all.
         """
-        at = int(len(book) * depth)
-        text = self._tokenizer.decode(book[at : at + _REACH])
+        start = int(len(book) * depth)
+        text = self._tokenizer.decode(book[start : start + _REACH])
         sentences = [sentence.split() for sentence in text.replace("! ", ". ").replace("? ", ". ").split(". ")[1:-1]]
         good = [words for words in sentences if len(words) <= _MOST_WORDS]
         return " ".join(max(good or sentences or [text.split()], key=len)[:_KEY_WORDS])

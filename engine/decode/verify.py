@@ -441,9 +441,9 @@ def rejection_sample_on_device(
     if p.dim() == 1:  # greedy: accept proposals that equal the argmax; the token after a rejection is the argmax
         accepted = (proposed == p[:n]).to(torch.int64).cumprod(0).sum(0, keepdim=True)
         return DeviceSample(accepted, p.index_select(0, torch.minimum(places, accepted)))
-    at = proposed.unsqueeze(1)
-    target = p[:n].gather(1, at).squeeze(1)
-    proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
+    index = proposed.unsqueeze(1)
+    target = p[:n].gather(1, index).squeeze(1)
+    proposal = torch.ones_like(target) if q is None else q.gather(1, index).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
     # Accept if u < p / q, where u is ``chance``. This is computed as u * q < p, which is the same because q is above 0:
     # the proposal was drawn from q.

@@ -120,9 +120,11 @@ class Prompts:
     def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
         text = self._tokenizer.decode(passage)
         words = text.split()
-        at = rng.randrange(max(1, len(words) - _NAMED_WORDS))
+        start = rng.randrange(max(1, len(words) - _NAMED_WORDS))
         names = _NAME.findall(text) or ["the author"]
-        question = rng.choice(_QUESTIONS).format(words=" ".join(words[at : at + _NAMED_WORDS]), name=rng.choice(names))
+        question = rng.choice(_QUESTIONS).format(
+            words=" ".join(words[start : start + _NAMED_WORDS]), name=rng.choice(names)
+        )
         tokenizer = self._tokenizer
         after = tokenizer.template_words(self._form.after_question)
         return [*tokenizer.template_words(lead), *tokenizer.words(question), *after]

@@ -154,9 +154,9 @@ class WindowedLayer:
         if start != length:
             self.put(start, keys, values)
             return
-        for at in range(0, stop - start, SLIDING_SLACK):
-            some = slice(at, at + SLIDING_SLACK)
-            self.write(start + at, keys[:, some], values[:, some], length)
+        for offset in range(0, stop - start, SLIDING_SLACK):
+            some = slice(offset, offset + SLIDING_SLACK)
+            self.write(start + offset, keys[:, some], values[:, some], length)
 
     def sizes(self, start: int, stop: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of the keys and values of the tokens [start, stop), keyed by name."""

@@ -149,7 +149,7 @@ def settings_in(name: str, config: Any) -> Any | None:
 def layer_of(config: Any) -> int:
     """The index of the target's layer that a head's layer is like: the last that keeps the whole context."""
     kinds = layer_kinds(config)
-    return max((at for at, kind in enumerate(kinds) if kind == FULL), default=config.num_hidden_layers - 1)
+    return max((layer for layer, kind in enumerate(kinds) if kind == FULL), default=config.num_hidden_layers - 1)
 
 
 def config_of(config: Any) -> Any:

@@ -376,8 +376,8 @@ def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     """
     wide, count = inputs.float(), inputs.shape[0] - taps.shape[0] + 1
     total = wide[:count] * taps[0]
-    for at in range(1, taps.shape[0]):
-        total += wide[at : at + count] * taps[at]
+    for tap in range(1, taps.shape[0]):
+        total += wide[tap : tap + count] * taps[tap]
     return total
 
 

@@ -135,7 +135,7 @@ class FusedLayers:
                 Rotated.BIAS: self._bias(joint),
                 Rotated.HEADS: self._heads,
                 Rotated.KEY_HEADS: self._kv_heads,
-                **{at: norm.weight.data_ptr() for at, norm in zip(norm_slots, norms, strict=False)},
+                **{slot: norm.weight.data_ptr() for slot, norm in zip(norm_slots, norms, strict=False)},
                 Rotated.NORM_EPSILON: bits(norms[0].epsilon if norms else 0.0),
             },
             EACH_ROW,

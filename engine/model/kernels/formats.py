@@ -103,7 +103,7 @@ class Format:
 
     @property
     def word_offsets(self) -> list[int]:
-        return [start + 4 * at for start, count in self.words for at in range(count)]
+        return [start + 4 * word for start, count in self.words for word in range(count)]
 
 
 def _runs(

@@ -176,9 +176,9 @@ class OwnAttention:
         chunks = chunks.contiguous()
         lines = np.empty((2, len(sources), kv_heads, abi.LINE_WORDS), np.int64)
         heads, line, slot = np.arange(kv_heads), abi.GatheredLine, abi.Gathered
-        for at, held in ((line.SOURCE, sources), (line.TARGET, targets)):
+        for field, held in ((line.SOURCE, sources), (line.TARGET, targets)):
             starts = kv_addresses(*zip(*held, strict=True))
-            lines[..., at] = starts[:, :, None] + heads * (held[0][0].stride(0) * one.itemsize)
+            lines[..., field] = starts[:, :, None] + heads * (held[0][0].stride(0) * one.itemsize)
         first, step = chunks.data_ptr(), chosen * chunks.itemsize
         lines[..., line.CHUNKS] = first + step * np.arange(len(sources) * kv_heads).reshape(-1, kv_heads)
         arguments = {slot.LINES: lines.ctypes.data, slot.CHOSEN: chosen, slot.CHUNK_BYTES: chunk_bytes}

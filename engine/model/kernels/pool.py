@@ -99,7 +99,7 @@ def _emit_run_all(module: ir.Module) -> None:
     with e.loop(long(0), count) as job:
         first = e.b.mul(job, long(JOB_WORDS))
         kernel, arguments, tiles = (
-            e.load(e.at(jobs, e.b.add(first, long(at)), I64), I64, align=8) for at in range(JOB_WORDS)
+            e.load(e.at(jobs, e.b.add(first, long(word)), I64), I64, align=8) for word in range(JOB_WORDS)
         )
         with e.b.if_else(e.b.icmp_signed("==", tiles, long(1))) as (alone, shared):
             with alone:

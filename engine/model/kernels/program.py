@@ -109,8 +109,8 @@ class Program:
         if rows == self._rows:
             return
         self._table[:, 2] = self._tiles[0] * rows + self._tiles[1]
-        for place, at in self._row_counts:
-            self.arguments[place, at] = rows
+        for place, argument in self._row_counts:
+            self.arguments[place, argument] = rows
         self._rows = rows
 
     def run(self, first: int = 0, stop: int | None = None) -> None:

@@ -72,10 +72,10 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     with e.loop(long(0), rows) as row:
         line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
         start = e.b.mul(row, long(head_dim))
-        for at in range(0, head_dim, lanes):
-            place = e.b.add(start, long(at))
+        for column in range(0, head_dim, lanes):
+            place = e.b.add(start, long(column))
             e.store(e.load_vector(queries, place, query_kind), e.at(wide, place, F32))
-            e.store(e.constant(0.0), e.at(line, long(at), F32))
+            e.store(e.constant(0.0), e.at(line, long(column), F32))
         e.store(number(LOWEST), e.at(line, long(head_dim), F32))
         e.store(number(0.0), e.at(line, long(head_dim + 1), F32))
 
@@ -185,17 +185,17 @@ def block_of(
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
     here = e.at(source, e.b.mul(start, stride), kind)
     with e.b.if_then(e.b.not_(whole)):
-        with e.loop(long(0), e.b.sub(length, start)) as at, e.loop(long(0), long(size)) as offset:
-            loaded = e.load(e.at(here, e.b.add(e.b.mul(at, stride), offset), kind), kind, align=BYTES[kind])
-            e.store(loaded, e.at(room, e.b.add(e.b.mul(at, long(size)), offset), kind), align=BYTES[kind])
+        with e.loop(long(0), e.b.sub(length, start)) as token, e.loop(long(0), long(size)) as offset:
+            loaded = e.load(e.at(here, e.b.add(e.b.mul(token, stride), offset), kind), kind, align=BYTES[kind])
+            e.store(loaded, e.at(room, e.b.add(e.b.mul(token, long(size)), offset), kind), align=BYTES[kind])
         with e.loop(e.b.mul(e.b.sub(length, start), long(size)), long(BLOCK * size)) as at:
             e.store(ir.Constant(kind, 0.0 if kind is F32 else 0), e.at(room, at, kind), align=BYTES[kind])
     place, step = e.b.select(whole, here, room), e.b.select(whole, stride, long(size))
     if kind is not I8:
         return Vectors(e, place, step, kind, None)
     scales = e.at(room, long(BLOCK * head_dim), F32)
-    with e.loop(long(0), long(BLOCK)) as at:
-        e.store(scale_of(e, e.at(place, e.b.mul(at, step), I8), head_dim), e.at(scales, at, F32))
+    with e.loop(long(0), long(BLOCK)) as token:
+        e.store(scale_of(e, e.at(place, e.b.mul(token, step), I8), head_dim), e.at(scales, token, F32))
     return Vectors(e, place, step, kind, scales)
 
 
@@ -304,13 +304,13 @@ def _soften(
         value_scales: scales of quantized values. After the weights are summed, they are multiplied by these scales.
             None if the values are not quantized.
     """
-    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
+    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(lane) for lane in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
     vectors = []
-    for at in range(0, BLOCK, e.lanes):
-        low, high = (e.splat(e.b.sub(edge, I32(at))) for edge in edges)
+    for key in range(0, BLOCK, e.lanes):
+        low, high = (e.splat(e.b.sub(edge, I32(key))) for edge in edges)
         hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
-        score = scaled(e, e.load_vector(scores, long(at)), scale, cap)
+        score = scaled(e, e.load_vector(scores, long(key)), scale, cap)
         vectors.append(e.b.select(hidden, e.constant(LOWEST), score))
     largest = vectors[0]
     for vector in vectors[1:]:
@@ -332,8 +332,8 @@ def _soften(
     one = e.b.extract_element(scale, ir.Constant(ir.IntType(32), 0))
     e.store(e.fma(e.load(total, F32), one, e.fold(added, e.b.fadd)), total)
     e.store(now, maximum)
-    for at in range(0, head_dim, e.lanes):
-        place = e.at(line, long(at), F32)
+    for column in range(0, head_dim, e.lanes):
+        place = e.at(line, long(column), F32)
         e.store(e.b.fmul(e.load(place, e.vector), scale), place)
 
 
@@ -376,7 +376,7 @@ def add_values(
         passes = count // together
         steps, before = (e.b.mul(number, long(passes * words)) for number in (rows, row))
         with e.loop(long(0), long(head_dim), together * e.lanes) as column:
-            places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
+            places = [e.b.add(column, long(vector * e.lanes)) for vector in range(together)]
             sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
             done = e.b.add(before, e.b.mul(e.b.sdiv(column, long(together * e.lanes)), long(block * words)))
             with e.loop(long(0), long(words)) as word:

@@ -123,10 +123,10 @@ def _collect_scales(
     """Emit code that copies the scales of a piece's values to ``room``, and fills it with zeros up to ``PIECE``
     numbers.
     """
-    with e.loop(long(0), count) as at:
-        e.store(scale_of(e, e.at(quants, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
-    with e.loop(count, long(PIECE)) as at:
-        e.store(number(0.0), e.at(room, at, F32))
+    with e.loop(long(0), count) as token:
+        e.store(scale_of(e, e.at(quants, e.b.mul(token, stride), I8), head_dim), e.at(room, token, F32))
+    with e.loop(count, long(PIECE)) as token:
+        e.store(number(0.0), e.at(room, token, F32))
 
 
 def _turn(e: Emitter, keys: Vectors, transposed: ir.Value, words: int) -> None:
@@ -207,7 +207,7 @@ def _score(
     # a step is one query and one word
     steps, before = (e.b.mul(number, long(words)) for number in (all_rows, row))
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
-        offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
+        offsets = [e.b.add(start, long(vector * e.lanes)) for vector in range(_KEY_VECTORS)]
         sums = [[e.variable(e.constant(0.0)) for _ in offsets] for _ in range(rows)]
         lines = [e.at(queries, e.b.add(before, long(at * words)), F32) for at in range(rows)]
         with e.loop(long(0), long(words)) as word:
@@ -260,17 +260,17 @@ def _soften(
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:
         for offset, added in zip(together, sums, strict=True):
-            at = e.b.add(start, long(offset))
-            weight = e.scaled_power(e.fma(e.load_vector(scores, at), factor, below))
+            key = e.b.add(start, long(offset))
+            weight = e.scaled_power(e.fma(e.load_vector(scores, key), factor, below))
             added.value = e.b.fadd(added.value, weight)
             if value_scales is not None:
-                weight = e.b.fmul(weight, e.load_vector(value_scales, at))
-            e.store_halves(weight, scores, at)
+                weight = e.b.fmul(weight, e.load_vector(value_scales, key))
+            e.store_halves(weight, scores, key)
     total = sums[0].value
     for added in sums[1:]:
         total = e.b.fadd(total, added.value)
-    for at in range(0, head_dim, e.lanes):
-        e.store(e.constant(0.0), e.at(line, long(at), F32))
+    for column in range(0, head_dim, e.lanes):
+        e.store(e.constant(0.0), e.at(line, long(column), F32))
     maximum = e.b.select(nothing, e.constant(LOWEST), maximum)
     e.store(e.b.extract_element(maximum, I32(0)), e.at(line, long(head_dim), F32))
     e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
@@ -292,7 +292,7 @@ def _hide(
         begin, limit: as in ``_soften``.
         stop: number of scores, rounded up to whole steps of the loop.
     """
-    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
+    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(lane) for lane in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
     together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
     maxima = [e.variable(e.constant(LOWEST)) for _ in together]
@@ -301,16 +301,16 @@ def _hide(
     def look(hides: bool) -> None:
         with e.loop(long(0), stop, len(together) * e.lanes) as start:
             for offset, largest in zip(together, maxima, strict=True):
-                at = e.b.add(start, long(offset))
-                score = e.load_vector(scores, at)
+                key = e.b.add(start, long(offset))
+                score = e.load_vector(scores, key)
                 if cap is not None:
                     score = scaled(e, score, scale, cap)
                 if hides:
-                    low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
+                    low, high = (e.splat(e.b.sub(edge, e.b.trunc(key, I32))) for edge in edges)
                     hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
                     score = e.b.select(hidden, e.constant(LOWEST), score)
                 if hides or cap is not None:
-                    e.store(score, e.at(scores, at, F32))
+                    e.store(score, e.at(scores, key, F32))
                 largest.value = e.larger(largest.value, score)
 
     with e.b.if_else(sees_all) as (most, few):

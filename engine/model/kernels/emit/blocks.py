@@ -202,7 +202,7 @@ class BlockLoads:
         four = e.b.and_(four, e.whole_splat(0xF))
         # Bit n of ``four`` becomes the lowest bit of byte n of the product. No two bits are added, so there is no
         # carry.
-        return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
+        return e.b.mul(four, e.whole_splat(sum(1 << 7 * bit for bit in range(4))))
 
 
 def code_offset(form: Format) -> int:
@@ -237,7 +237,7 @@ def _are_bytes(parts: Sequence[Bits], first: int) -> bool:
     return all(
         not part.in_half
         and part.words[first : first + 4] == part.words[first : first + 1] * 4
-        and part.shifts[first : first + 4] == tuple(part.shifts[first] + 8 * at for at in range(4))
+        and part.shifts[first : first + 4] == tuple(part.shifts[first] + 8 * byte for byte in range(4))
         for part in parts
     )
 
@@ -339,7 +339,7 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     x, out, sums = e.pointers(Spread.X, Spread.OUT, Spread.SUMS)
     [inputs] = e.longs(Spread.INPUTS)
     first = e.b.mul(row, inputs)
-    factors = ir.Constant(e.vector, [number(_share_of(at % RUN_WORDS)) for at in range(lanes)])
+    factors = ir.Constant(e.vector, [number(_share_of(lane % RUN_WORDS)) for lane in range(lanes)])
     with e.loop(long(0), e.b.sdiv(inputs, long(RUN))) as run:
         total = e.constant(0.0)
         for offset in range(0, RUN, lanes):
@@ -421,10 +421,10 @@ def _add_run(e: Emitter, block: BlockLoads, run: ir.Value, lines: list[ir.Value]
     for word in range(RUN_WORDS):
         for vector in range(PANEL_VECTORS):
             quants = block.quants(run, word, vector)
-            for at in range(RUN_WORDS):
-                loaded = _quant(e, quants, at)
+            for byte in range(RUN_WORDS):
+                loaded = _quant(e, quants, byte)
                 for line, own in zip(lines, sums, strict=True):
-                    number_of_row = e.splat(e.load(e.at(line, long(RUN_WORDS * word + at), F32), F32))
+                    number_of_row = e.splat(e.load(e.at(line, long(RUN_WORDS * word + byte), F32), F32))
                     own[vector].value = e.fma(number_of_row, loaded, own[vector].value)
 
 
@@ -465,7 +465,7 @@ def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         kind = ir.VectorType(I16, lanes)
-        return [_widened(e, e.load(e.at(place, long(at * lanes), I16), kind, 2)) for at in range(PANEL_VECTORS)]
+        return [_widened(e, e.load(e.at(place, long(vector * lanes), I16), kind, 2)) for vector in range(PANEL_VECTORS)]
 
     emit_product(module, name, lanes, "bfloat16", "", near)
 

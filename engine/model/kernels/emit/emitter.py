@@ -293,7 +293,9 @@ class Emitter:
         a, b = self.b.bitcast(a, halves), self.b.bitcast(b, halves)
         count = 2 * self.lanes
         low, high = (
-            self.b.shuffle_vector(a, b, _mask([at for k in range(first, first + self.lanes) for at in (k, count + k)]))
+            self.b.shuffle_vector(
+                a, b, _mask([lane for k in range(first, first + self.lanes) for lane in (k, count + k)])
+            )
             for first in (0, self.lanes)
         )
         return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
@@ -373,8 +375,8 @@ class Emitter:
         n = self.lanes
         even, odd = [], []
         for start in range(0, n, 2 * width):
-            even += [start + at for at in range(width)] + [n + start + at for at in range(width)]
-            odd += [start + width + at for at in range(width)] + [n + start + width + at for at in range(width)]
+            even += [start + lane for lane in range(width)] + [n + start + lane for lane in range(width)]
+            odd += [start + width + lane for lane in range(width)] + [n + start + width + lane for lane in range(width)]
         return self.b.fadd(self.b.shuffle_vector(a, b, _mask(even)), self.b.shuffle_vector(a, b, _mask(odd)))
 
     def exp2(self, x: ir.Value) -> ir.Value:

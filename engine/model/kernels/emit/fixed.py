@@ -61,7 +61,9 @@ def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> 
     x, out, sums, units = e.pointers(Spread.X, Spread.OUT, Spread.SUMS, Spread.UNITS)
     [inputs] = e.longs(Spread.INPUTS)
     first = e.b.mul(row, inputs)
-    mask = ir.Constant(ir.VectorType(I32, lanes), [I32(at // 4 * 4 + (0, 2, 1, 3)[at % 4]) for at in range(lanes)])
+    mask = ir.Constant(
+        ir.VectorType(I32, lanes), [I32(lane // 4 * 4 + (0, 2, 1, 3)[lane % 4]) for lane in range(lanes)]
+    )
     with e.loop(long(0), e.b.sdiv(inputs, long(SPAN))) as span:
         start = e.b.add(first, e.b.mul(span, long(SPAN)))
         offsets = range(0, SPAN, lanes)
@@ -366,8 +368,8 @@ class _Product:
         """Emit a vector with the sum of a group's numbers of x in every lane."""
         e, runs = self._e, self._form.group // RUN
         first = e.b.mul(group, long(runs))
-        found = [e.load(e.at(line.sums, e.b.add(first, long(at)), F32), F32) for at in range(runs)]
-        return e.splat(functools.reduce(e.b.fadd, found))
+        run_sums = [e.load(e.at(line.sums, e.b.add(first, long(at)), F32), F32) for at in range(runs)]
+        return e.splat(functools.reduce(e.b.fadd, run_sums))
 
 
 class _Line(NamedTuple):

@@ -60,7 +60,7 @@ def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales
     """
 
     def load_word(e: Emitter, place: ir.Value) -> list[ir.Value]:
-        return [e.load_vector(place, long(at * lanes), KINDS[weights]) for at in range(PANEL_VECTORS)]
+        return [e.load_vector(place, long(vector * lanes), KINDS[weights]) for vector in range(PANEL_VECTORS)]
 
     emit_product(module, name, lanes, weights, scales, load_word)
 
@@ -97,7 +97,7 @@ def emit_product(
         with e.loop(long(0), words) as word:
             place = e.at(here, e.b.mul(word, long(together * width)), KINDS[weights])
             add_products(e, lines, word, load_word(e, place), sums, pairs)
-        places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
+        places = [e.b.add(column, long(vector * lanes)) for vector in range(PANEL_VECTORS)]
         factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
         store_sums(e, out, row, column, outputs, sums, factors)
 
@@ -169,7 +169,7 @@ def emit_product4(
             number_of_group = e.b.add(first_group, group)
             mine = e.at(scale, e.b.mul(number_of_group, long(2 * width)), kind)
             steps, lows = (
-                [e.load_vector(mine, long(start + at * lanes), kind) for at in range(PANEL_VECTORS)]
+                [e.load_vector(mine, long(start + vector * lanes), kind) for vector in range(PANEL_VECTORS)]
                 for start in (0, width)
             )
             if lowest:
@@ -231,7 +231,9 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
             place = e.b.add(e.b.add(first, e.b.mul(group, long(GROUP))), long(offset))
             loaded = e.load_vector(x, place, KINDS[kind])
             total = e.b.fadd(total, loaded)
-            factors = ir.Constant(e.vector, [number(_spread_of((offset + at) % WORD_QUANTS)) for at in range(lanes)])
+            factors = ir.Constant(
+                e.vector, [number(_spread_of((offset + lane) % WORD_QUANTS)) for lane in range(lanes)]
+            )
             e.store(e.b.fmul(loaded, factors), e.at(out, place, F32))
         place = e.b.add(e.b.sdiv(first, long(GROUP)), group)
         e.store(e.fold(total, e.b.fadd), e.at(sums, place, F32))
@@ -335,7 +337,7 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
 
     def load_word(e: Emitter, place: ir.Value) -> list[ir.Value]:
         if not scales:
-            return [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
+            return [e.load_vector(place, long(vector * lanes)) for vector in range(PANEL_VECTORS)]
         quants = e.load(place, QUANTS, align=1)
         size = e.intrinsic(f"llvm.abs.v{QUANTS.count}i8", QUANTS, quants, ir.Constant(ir.IntType(1), 0))
         return [*e.looked_up(size, _SIZES, quants)]
@@ -359,10 +361,10 @@ def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) 
     def add_some(e: Emitter, here: ir.Value, _: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
         with e.loop(long(0), long(words), 2) as word:
             both = e.load(e.at(here, e.b.mul(word, long(width)), I8), QUANTS, align=1)
-            for at in range(2):
-                nibbles = e.b.lshr(both, e.all_bytes(QUANT_BITS * at))
+            for half in range(2):
+                nibbles = e.b.lshr(both, e.all_bytes(QUANT_BITS * half))
                 loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_QUANT)), _NIBBLES)
-                add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
+                add_products(e, lines, e.b.add(word, long(half)), [*loaded], sums, pairs=True)
 
     emit_product4(module, name, lanes, scales, 0.0, words, words, add_some, pairs=True)
 

@@ -74,7 +74,7 @@ def _emit(
         key, query = e.at(keys, line, F32), e.at(queries, line, F32)
         first = e.b.mul(own, long(value_dim))
         with e.loop(long(0), long(value_dim), together * lanes) as column:
-            places = [e.b.add(column, long(at * lanes)) for at in range(together)]
+            places = [e.b.add(column, long(vector * lanes)) for vector in range(together)]
             if answers:
                 known = [e.variable(e.constant(0.0)) for _ in places]
                 if corrects:

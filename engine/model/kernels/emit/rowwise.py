@@ -40,18 +40,18 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
     first = e.b.mul(row, width)
     kept = e.load_pointer(arguments, Residual.SUM) if adds else x
     squares = e.variable(e.constant(0.0))
-    with e.loop(long(0), width, lanes) as at:
-        place = e.b.add(first, at)
+    with e.loop(long(0), width, lanes) as column:
+        place = e.b.add(first, column)
         value = e.load_vector(x, place, KINDS[kind])
         if adds:
-            value = e.b.fadd(value, _delta(e, row, at))
+            value = e.b.fadd(value, _delta(e, row, column))
             e.store(value, e.at(kept, place, F32))
         squares.value = e.fma(value, value, squares.value)
     scale = _inverse_root(e, squares.value, e.b.sitofp(width, F32), epsilon)
-    with e.loop(long(0), width, lanes) as at:
-        place = e.b.add(first, at)
+    with e.loop(long(0), width, lanes) as column:
+        place = e.b.add(first, column)
         value = e.b.fmul(e.load_vector(kept, place, F32 if adds else KINDS[kind]), scale)
-        e.store_vector(e.b.fmul(value, e.load_vector(weights, at)), out, place, KINDS[result_dtype])
+        e.store_vector(e.b.fmul(value, e.load_vector(weights, column)), out, place, KINDS[result_dtype])
     e.end()
 
 
@@ -66,9 +66,9 @@ def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
         e.load_pointer(arguments, Residual.OUT),
         e.load_long(arguments, Residual.WIDTH),
     )
-    with e.loop(long(0), width, lanes) as at:
-        place = e.b.add(e.b.mul(row, width), at)
-        e.store_vector(e.b.fadd(e.load_vector(kept, place), _delta(e, row, at)), out, place, KINDS[kind])
+    with e.loop(long(0), width, lanes) as column:
+        place = e.b.add(e.b.mul(row, width), column)
+        e.store_vector(e.b.fadd(e.load_vector(kept, place), _delta(e, row, column)), out, place, KINDS[kind])
     e.end()
 
 
@@ -118,8 +118,8 @@ def _emit_rotated(
         with e.loop(start, stop) as head:
             base = e.b.mul(head, long(head_dim))
             parts = []
-            for at in range(0, head_dim, lanes):
-                place = e.b.add(base, long(at))
+            for column in range(0, head_dim, lanes):
+                place = e.b.add(base, long(column))
                 parts.append(e.b.fadd(e.load_vector(x, e.b.add(first, place)), e.load_vector(bias, place)))
             if weights is not None:
                 squares = e.constant(0.0)
@@ -170,9 +170,9 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
     with e.loop(long(0), heads) as head:
         source = e.b.mul(e.b.add(e.b.mul(head, rows), row), long(head_dim))
         target = e.b.mul(e.b.add(e.b.mul(row, heads), head), long(head_dim))
-        for at in range(0, head_dim, lanes):
-            loaded = e.load_vector(x, e.b.add(source, long(at)), KINDS[kind])
-            e.store_vector(loaded, out, e.b.add(target, long(at)), KINDS[result_dtype])
+        for column in range(0, head_dim, lanes):
+            loaded = e.load_vector(x, e.b.add(source, long(column)), KINDS[kind])
+            e.store_vector(loaded, out, e.b.add(target, long(column)), KINDS[result_dtype])
     e.end()
 
 
@@ -189,16 +189,16 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, result_dtype: str) -> 
     stop = e.b.add(first, size)
     stop = e.b.select(e.b.icmp_signed("<", stop, gates), stop, gates)
     line = e.b.mul(row, stride)
-    with e.loop(first, stop, lanes) as at:
+    with e.loop(first, stop, lanes) as column:
         gate, up = (
             e.b.fadd(e.load_vector(x, e.b.add(line, place)), e.load_vector(bias, place))
-            for place in (at, e.b.add(at, gates))
+            for place in (column, e.b.add(column, gates))
         )
         power = e.exp2(e.b.fmul(e.call("llvm.fabs", gate), e.constant(-1.0 / LN2)))
         share = e.b.fdiv(e.constant(1.0), e.b.fadd(e.constant(1.0), power))
         share = e.b.select(e.b.fcmp_ordered("<", gate, e.constant(0.0)), e.b.fmul(power, share), share)
         value = e.b.fmul(e.b.fmul(gate, share), up)
-        e.store_vector(value, out, e.b.add(e.b.mul(row, gates), at), KINDS[result_dtype])
+        e.store_vector(value, out, e.b.add(e.b.mul(row, gates), column), KINDS[result_dtype])
     e.end()
 
 
@@ -215,7 +215,7 @@ def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
     )
     line = e.at(lines, e.b.mul(tile, long(LINE_WORDS)), I64)
     source, target, chosen = (
-        e.load_pointer(line, at) for at in (GatheredLine.SOURCE, GatheredLine.TARGET, GatheredLine.CHUNKS)
+        e.load_pointer(line, slot) for slot in (GatheredLine.SOURCE, GatheredLine.TARGET, GatheredLine.CHUNKS)
     )
     vector = ir.VectorType(I64, COPIED // 8)
     with e.loop(long(0), count) as place:
@@ -224,10 +224,10 @@ def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
         following = e.b.add(place, long(1))
         following = e.b.select(e.b.icmp_signed("<", following, count), following, place)
         coming = e.b.mul(e.load(e.at(chosen, following, I64), I64, align=8), size)
-        with e.loop(long(0), size, COPIED) as at:
-            e.prefetch(e.at(source, e.b.add(coming, at), I8))
-            value = e.load(e.at(source, e.b.add(first, at), I8), vector)
-            e.store(value, e.at(target, e.b.add(out, at), I8))
+        with e.loop(long(0), size, COPIED) as offset:
+            e.prefetch(e.at(source, e.b.add(coming, offset), I8))
+            value = e.load(e.at(source, e.b.add(first, offset), I8), vector)
+            e.store(value, e.at(target, e.b.add(out, offset), I8))
     e.end()
 
 
@@ -250,17 +250,17 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     with e.loop(first, stop) as row:
         base = e.b.mul(row, width)
         squares = e.variable(e.constant(0.0))
-        with e.loop(long(0), width, lanes) as at:
-            loaded = e.load_vector(x, e.b.add(base, at), KINDS[kind])
+        with e.loop(long(0), width, lanes) as column:
+            loaded = e.load_vector(x, e.b.add(base, column), KINDS[kind])
             squares.value = e.fma(loaded, loaded, squares.value)
         mean = e.b.fdiv(e.fold(squares.value, e.b.fadd), e.b.sitofp(width, F32))
         scale = e.splat(e.b.fdiv(number(1.0), e.call("llvm.sqrt", e.b.fadd(mean, epsilon))))
-        with e.loop(long(0), width, lanes) as at:
-            place = e.b.add(base, at)
+        with e.loop(long(0), width, lanes) as column:
+            place = e.b.add(base, column)
             value = e.b.fmul(e.load_vector(x, place, KINDS[kind]), scale)
             if kind == "bfloat16":
                 value = e.widened(e.narrowed(value))
-            value = e.b.fmul(e.load_vector(weights, at), value)
+            value = e.b.fmul(e.load_vector(weights, column), value)
             if kind == "bfloat16":
                 e.store(e.narrowed(value), e.at(out, place, I16), align=2)
             else:

@@ -48,8 +48,8 @@ def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None
     logits, width = e.load_pointer(arguments, Logits.LOGITS), e.load_long(arguments, Logits.WIDTH)
     first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
     best, odd = e.variable(e.constant(-_INFINITE)), _Odd(e)
-    with e.loop(long(0), width, lanes) as at:
-        x = e.load_vector(logits, e.b.add(first, at), KINDS[kind])
+    with e.loop(long(0), width, lanes) as column:
+        x = e.load_vector(logits, e.b.add(first, column), KINDS[kind])
         best.value = e.larger(x, best.value)
         odd.look(x)
     largest = e.splat(e.fold(best.value, e.larger))
@@ -263,8 +263,8 @@ def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: st
     arguments = e.arguments[0]
     first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
     logits = e.load_pointer(arguments, Logits.LOGITS)
-    with e.loop(long(0), width, e.lanes) as at:
-        e.store_vector(e.load_vector(logits, e.b.add(first, at), KINDS[kind]), values, at, F32)
+    with e.loop(long(0), width, e.lanes) as column:
+        e.store_vector(e.load_vector(logits, e.b.add(first, column), KINDS[kind]), values, column, F32)
 
 
 def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
