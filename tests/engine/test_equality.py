@@ -22,6 +22,7 @@ from engine.decode.plans import PLAIN, DraftPlan
 from engine.decode.rounds import Context, Pending, propose
 from engine.document import Document
 from engine.events import AnswerDone, BookRead, PlainLane, TextDelta
+from engine.generation import GenerationLoop
 from engine.kv.retrieval import RetrievalCache
 from engine.prompt import Question
 from engine.session import Session
@@ -49,6 +50,11 @@ def load(target: str, draft: str | None, **options: object) -> Session:
     settings: dict[str, object] = {"context": 4096, "retrieval_budget": 256, "refresh_every": 2}
     settings.update(options)
     return Session.load(EngineConfig(model=target, draft=draft, **settings))  # type: ignore[arg-type]
+
+
+def without_end(session: Session) -> None:
+    """Let only a loop or the length end an answer."""
+    session.generation = GenerationLoop(session.target, session.full, session.hierarchy, frozenset())
 
 
 def answer(session: Session, mode: str = "hierarchical", question: str = QUESTION, **sampling: object) -> AnswerDone:

@@ -313,11 +313,11 @@ def test_checks_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPat
     asked: list[str] = []
     answers = {"tokenizer": (foreign_child.LINEAR,), "template": tuple("abcdefghij")}
 
-    def ask(request: dict[str, Any]) -> tuple[str, ...]:
+    def child(_module: str, request: dict[str, Any], *_: object) -> Iterator[dict[str, Any]]:
         asked.append(request["work"])
-        return answers[request["work"]]
+        yield {"type": "answer", "value": answers[request["work"]]}
 
-    monkeypatch.setattr(foreign, "_ask", ask)
+    monkeypatch.setattr(foreign, "run_in_child", child)
     monkeypatch.setattr(foreign, "_checks", {})
     foreign.begin(str(DEMO_MODEL), str(DEMO_DRAFT))
     tokenizer = BookTokenizer(str(DEMO_MODEL))

@@ -19,6 +19,7 @@ from engine.model.backends.program import ProgramBackend
 from engine.model.backends.walk import Walk
 from engine.prompt import Question
 from engine.session import Session
+from tests.engine.test_equality import without_end
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -149,7 +150,7 @@ def test_a_machine_that_is_slow_for_a_while_does_not_flatter(
 ) -> None:
     folder = tiny("llama", spread=0.1)
     session = Session.load(EngineConfig(folder, folder, context=4096, retrieval_budget=256))
-    session.generation._end_ids = frozenset()
+    without_end(session)
     list(session.read(book))
     machine = Machine(monkeypatch, slowness)
     list(
@@ -170,7 +171,7 @@ def test_timing_plain_steps_takes_a_hundredth_of_the_answer_and_changes_no_word(
     """Lengths are fixed by the seed, so every plain step is one that was timed beside the answer."""
     folder, sampling = tiny("llama", spread=0.1), {"temperature": 0.8, "seed": 5}
     session = Session.load(EngineConfig(folder, folder, context=4096, retrieval_budget=256))
-    session.generation._end_ids = frozenset()
+    without_end(session)
     list(session.read(book))
     machine = Machine(monkeypatch, lambda now_s: 1.0)
     timed, _ = answered(session, machine, **sampling)

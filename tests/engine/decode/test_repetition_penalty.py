@@ -28,7 +28,7 @@ from engine.events import AnswerDone, Round
 from engine.prompt import Question
 from tests.engine.decode.test_paths import CPU, LONG, SHORT, VOCABULARY, AnyPlan, Cache, Chain, Draft, table
 from tests.engine.dense import dense
-from tests.engine.test_equality import TOKENS, answer, load, read
+from tests.engine.test_equality import TOKENS, answer, load, read, without_end
 
 PENALISED = SamplingParams(temperature=0.7, top_k=5, top_p=0.95, repetition_penalty=1.8, presence_penalty=0.4)
 
@@ -95,7 +95,7 @@ def test_greedy_text_is_that_of_generate(factor: float, tiny: Callable[..., str]
     given = {"num_draft_tokens": 2, "num_pending_tokens": 6}  # a controller may find that nothing pays on so small one
     session = load(target, tiny("llama", seed=1, layers=1, width=32), **given)
     read(session, book)
-    session.generation._end_ids = frozenset()
+    without_end(session)
     plain, fast = answer(session, "plain", repetition_penalty=factor), answer(session, repetition_penalty=factor)
     assert session.conversation is not None
     prompt = session.conversation.tokens[: plain.figures.prompt_tokens]
@@ -133,7 +133,7 @@ def test_a_model_is_sampled_as_its_own_settings_say(tiny: Callable[..., str], bo
     (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
     session = load(str(folder), None)
     read(session, book)
-    session.generation._end_ids = frozenset()
+    without_end(session)
     assert session.target.sampling == SamplingParams(temperature=0.9, top_k=40, repetition_penalty=1.5)
     as_it_says = answer(session, "plain", seed=7).token_ids
     named: dict[str, Any] = {"temperature": 0.9, "top_k": 40, "top_p": 1.0, "repetition_penalty": 1.5}

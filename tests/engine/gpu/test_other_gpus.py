@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from app.cli.doctor import Findings, lines_of
 from app.core.diagnostics import Machine
@@ -231,7 +232,7 @@ def test_what_auto_takes() -> None:
 def test_layers_that_need_float64_are_refused_before_weights_are_read(
     kind: str, tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "_from_pretrained", None)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     name = tiny({"mps": "qwen3_5_text", "xpu": "granitemoehybrid"}[kind])
     with simulated_gpu(kind), pytest.raises(UnsupportedModel, match=f"of the kind {kind} do not have"):
         loading.load(name, window=512, device=torch.device(kind))

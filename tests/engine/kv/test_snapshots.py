@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,7 +224,7 @@ def test_what_cannot_be_kept_even_so_deletes_nothing(
     for ids in texts:
         saved(store, cache, 100, ids)
     if short_of == "disk":
-        monkeypatch.setattr(store, "_free", lambda: 0)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     else:
         store.cap = 2 * one
     with pytest.raises(ResourceError, match="0 MB are free" if short_of == "disk" else "are allowed"):

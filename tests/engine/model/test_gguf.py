@@ -7,7 +7,7 @@ import math
 import mmap
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -694,13 +694,14 @@ def test_what_ends_an_answer_is_what_the_file_says(tmp_path: Path) -> None:
 def tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a child would try, in this process."""
 
-    def ask(request: dict[str, Any]) -> tuple[str, ...]:
+    def child(_module: str, request: dict[str, Any], *_: object) -> Iterator[dict[str, Any]]:
+        value: tuple[str, ...] = (foreign_child.LINEAR,)
         if request["work"] == "template":
-            return foreign_child._render(request["template"], request["tokens"])
-        return (foreign_child.LINEAR,)
+            value = foreign_child._render(request["template"], request["tokens"])
+        yield {"type": "answer", "value": value}
 
     monkeypatch.setattr(foreign_child, "_renderer", lambda: render_jinja_template)
-    monkeypatch.setattr(foreign, "_ask", ask)
+    monkeypatch.setattr(foreign, "run_in_child", child)
 
 
 def answered_as_plain(session: Session, book: Document, tokens: int) -> AnswerDone:
