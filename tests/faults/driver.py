@@ -35,7 +35,7 @@ HOST = "127.0.0.1"
 
 # The figures under an answer: they begin with what was written, and how fast, only where the engine ended the answer.
 _LINE = re.compile(
-    r'<span class="full">(?:<svg>.*?</svg>)?<span class="line">[\d,]+ (?:word|token)s? · '
+    r'<span class="full">(?:<svg>.*?</svg>)?<span class="line">[\d,]+ (?:word|character|token)s? · '
     r"(?:at last )?[\d,.]+ m?s a token · [\d,.]+ tokens a second((?: · [^<]*)?)</span>"
 )
 _CUT = ("stopped", "cut off when Trifold ended")  # by a person or a crash, not at the length or for its repetitions
