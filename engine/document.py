@@ -185,8 +185,8 @@ class Document:
 
     def member_at(self, number: int) -> Member | None:
         """The document that has the page with this number; None in a book of one document."""
-        at = bisect_left([member.page_offset for member in self.members], number)
-        return self.members[at - 1] if at else None
+        count = bisect_left([member.page_offset for member in self.members], number)
+        return self.members[count - 1] if count else None
 
     def extent(self, count: int | None = None) -> str:
         """Return the number of pages in words, by unit, such as "76 pages and 4 sections". With ``count``, only the

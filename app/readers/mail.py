@@ -161,10 +161,10 @@ class _MailParser:
         data = payload if isinstance(payload, bytes) else b""
         if kind == "text/html":
             page = picture_marks.with_keys_of_parts(_read(data, part) or markup.decode_html(data), self._keys)
-            found = markup.read(page, marks=True)
-            self._pictures += picture_marks.named(found.blocks, lambda key: key if key.startswith(IN_PAGE) else "")
-            self.left_out.update(found.left_out)
-            return "\n\n".join(block.text for block in found.blocks)
+            content = markup.read(page, marks=True)
+            self._pictures += picture_marks.named(content.blocks, lambda key: key if key.startswith(IN_PAGE) else "")
+            self.left_out.update(content.left_out)
+            return "\n\n".join(block.text for block in content.blocks)
         raw = _read(data, part) or encoding.decode(data)[0]
         self._broken += raw.count("\ufffd")
         raw = raw.replace("\r\n", "\n").replace("\r", "\n")

@@ -93,7 +93,7 @@ def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
         box = next((box for box in boxes if _stands_beside(axis, box)), None)
         if box is not None:
             of_box.setdefault(box, []).append(axis)
-    found = []
+    chart_rows = []
     for box, axes in of_box.items():
         taken = {id(mark) for other, some in of_box.items() if other != box for axis in some for mark in axis}
         words = [piece for piece in pieces if piece.shown and id(piece) not in taken and _belongs(piece, box, axes)]
@@ -102,11 +102,11 @@ def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
             continue
         gone = set(map(id, words))
         pieces[:] = [piece for piece in pieces if id(piece) not in gone]
-        found.append(_rows(words, axes, box))
+        chart_rows.append(_rows(words, axes, box))
     for box in boxes:
         rows = _bar_chart(pieces, box) if not any(_touch(box, other) for other in of_box) else []
-        found += [rows] if rows else []
-    return found
+        chart_rows += [rows] if rows else []
+    return chart_rows
 
 
 def _with_ends(pieces: Sequence[Line]) -> list[Line]:

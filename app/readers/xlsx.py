@@ -150,8 +150,8 @@ class _Xlsx(Package):
             self._book.unvalued += kind != "str" and bool(formula)
             return f"={formula}" if formula and kind != "str" else ""
         if kind == "s":
-            at = whole(value)
-            return self._strings[at] if at is not None and 0 <= at < len(self._strings) else ""
+            index = whole(value)
+            return self._strings[index] if index is not None and 0 <= index < len(self._strings) else ""
         if kind == "b":
             return {"1": "TRUE", "0": "FALSE"}.get(value, value)
         if kind != "n":

@@ -562,12 +562,12 @@ class Live:
         if cited is not self._formatted[0]:
             html = messages.written(cited, turn) if cited else ""
             self._formatted = cited, html, messages.utf16_length(cited.answer) if cited else 0
-        known, html, at = self._formatted
+        known, html, html_end = self._formatted
         if known is None or known.answer_id != answer.answer_id or not answer.answer.startswith(known.answer):
-            html, at = "", 0
+            html, html_end = "", 0
         waiting = "" if answer.answer else current.waiting
         return {
-            "writing": RunningAnswer(answer.answer_id, answer.answer, html, at, waiting),
+            "writing": RunningAnswer(answer.answer_id, answer.answer, html, html_end, waiting),
             "provenance": {"turn": turn, "sources": answer.provenance},
         }
 

@@ -649,8 +649,8 @@ def sweep_picture(sweep: str, results: list[Measurement]) -> str:
             for stage in ("draft", "middle", "verify"):
                 lines.setdefault(f"{stage}, {name}", []).append((r.settings["threads"], r.time_split[stage]))
         elif sweep == "refresh":
-            at = _REFRESHES.index(r.settings["refresh"])
-            lines.setdefault(name, []).append((at, r.ms_per_token))
+            x = _REFRESHES.index(r.settings["refresh"])
+            lines.setdefault(name, []).append((x, r.ms_per_token))
         elif value is not None:
             lines.setdefault(name, []).append((float(r.settings[sweep]), value))
     if sweep == "gammas":

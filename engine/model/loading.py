@@ -422,8 +422,8 @@ def _words(settings: Any) -> set[str]:
     if isinstance(settings, str):
         return {settings}
     values = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
-    found: set[str] = set()
-    return found.union(*map(_words, values))
+    strings: set[str] = set()
+    return strings.union(*map(_words, values))
 
 
 def _first_line(error: Exception) -> str:

@@ -102,7 +102,7 @@ class BlockLoads:
                 the format's ``zero``.
         """
         e, form = self._e, self._form
-        found = []
+        scales = []
         for vector in range(PANEL_VECTORS):
             step = self._factors[0][vector]
             if form.scale:
@@ -121,8 +121,8 @@ class BlockLoads:
                 least = self._factors[1][vector]
             if form.zero + offset:
                 least = e.fma(step, e.constant(-float(form.zero + offset)), least)
-            found.append((step, least))
-        return found
+            scales.append((step, least))
+        return scales
 
     def _gathered(self, parts: tuple[Bits, ...], group: ir.Value, vector: int) -> ir.Value:
         """Assemble one integer of a group, such as its scale, from its bits in different words. ``parts`` is the
@@ -149,13 +149,13 @@ class BlockLoads:
         """
         e, key = self._e, (parts, first, vector)
         if key not in self._fours:
-            found = None
+            word = None
             for part in parts:
                 cut = e.b.lshr(self.word(long(part.words[first]), vector), e.whole_splat(part.shifts[first]))
                 cut = e.b.and_(cut, e.whole_splat(((1 << part.count) - 1) * _BYTE))
                 cut = e.b.shl(cut, e.whole_splat(part.at))
-                found = cut if found is None else e.b.or_(found, cut)
-            self._fours[key] = found
+                word = cut if word is None else e.b.or_(word, cut)
+            self._fours[key] = word
         return self._fours[key]
 
     def _byte_of(self, words: ir.Value, index: int) -> ir.Value:

@@ -215,15 +215,15 @@ class _Product:
         """Return, for each row, the addresses of the numbers of x that a block is multiplied with, of their sums, and
         of their units.
         """
-        e, found = self._e, []
+        e, lines = self._e, []
         for row in rows:
             place = e.b.add(row, e.b.mul(block, long(self._form.values)))
             x = e.at(self._x, e.b.mul(place, long(_NUMBER_BYTES)), I8)
             sums, units = (
                 e.at(base, e.b.sdiv(place, long(size)), F32) for base, size in ((self._sums, RUN), (self._units, SPAN))
             )
-            found.append(_Line(x, sums, units))
-        return found
+            lines.append(_Line(x, sums, units))
+        return lines
 
     def _byte_sums(
         self,
@@ -434,12 +434,12 @@ def _pairs_of(e: Emitter, block: BlockLoads, run: ir.Value) -> list[list[ir.Valu
     """Emit the quants of a run as pairs of 16-bit integers: for each pair of inputs, return one vector for each vector
     of the panel. Of four inputs, the first and third are a pair, and the second and fourth.
     """
-    mask, found = e.whole_splat(0xFF * _HALF), []
+    mask, pairs = e.whole_splat(0xFF * _HALF), []
     for word in range(RUN_WORDS):
         quants = [block.quants(run, word, vector) for vector in range(PANEL_VECTORS)]
-        found.append([e.b.and_(each, mask) for each in quants])
-        found.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in quants])
-    return found
+        pairs.append([e.b.and_(each, mask) for each in quants])
+        pairs.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in quants])
+    return pairs
 
 
 class _Unpacked:
@@ -473,8 +473,8 @@ class _Unpacked:
 
     def scales(self, group: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
         """Load the unpacked scales of a group: for each vector of the panel, a factor and a number to add."""
-        found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
-        return list(zip(found[::2], found[1::2], strict=True))
+        vectors = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
+        return list(zip(vectors[::2], vectors[1::2], strict=True))
 
     def words(self, word: ir.Value) -> list[list[ir.Value]]:
         """Load the unpacked quants of a word as bytes, one vector for each vector of the panel."""
@@ -484,8 +484,8 @@ class _Unpacked:
     def pairs(self, word: ir.Value) -> list[list[ir.Value]]:
         """Load the unpacked quants of a word as pairs of 16-bit integers: two pairs for each vector of the panel."""
         places = self._places(self._quants, self._e.whole, word, 2 * PANEL_VECTORS)
-        found = [self._e.load(place, self._e.whole) for place in places]
-        return [found[:PANEL_VECTORS], found[PANEL_VECTORS:]]
+        vectors = [self._e.load(place, self._e.whole) for place in places]
+        return [vectors[:PANEL_VECTORS], vectors[PANEL_VECTORS:]]
 
     def _scale_places(self, group: ir.Value) -> list[ir.Value]:
         return self._places(self._scales, self._e.vector, group, 2 * PANEL_VECTORS)

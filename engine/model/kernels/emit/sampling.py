@@ -339,7 +339,7 @@ def _compress(
     it is given, to ``out`` without gaps. Return the number of these results. ``out`` may overlap the values, because
     only places that were already read are overwritten.
     """
-    found = e.variable(long(0))
+    count = e.variable(long(0))
     with e.loop(long(0), width, e.lanes) as at:
         x = function(e.load_vector(values, at))
         kept = e.b.fcmp_ordered(">=", x, bound)
@@ -347,9 +347,9 @@ def _compress(
             kept = e.b.and_(kept, e.b.fcmp_ordered("<", x, below))
         with e.b.if_then(e.b.icmp_unsigned("!=", _bits(e, kept), I32(0))):
             for lane in range(e.lanes):
-                e.store(e.b.extract_element(x, I32(lane)), e.at(out, found.value, F32))
-                found.value = e.b.add(found.value, e.b.zext(e.b.extract_element(kept, I32(lane)), I64))
-    return found.value
+                e.store(e.b.extract_element(x, I32(lane)), e.at(out, count.value, F32))
+                count.value = e.b.add(count.value, e.b.zext(e.b.extract_element(kept, I32(lane)), I64))
+    return count.value
 
 
 def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
@@ -366,11 +366,11 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
     low, high = e.variable(_key(e, F32(-_INFINITE))), e.variable(e.b.add(_key(e, F32(_INFINITE)), long(1)))
     with _halving(e, low, high, _KEY_BITS) as middle:
         bound = e.splat(_value(e, middle))
-        found = e.variable(e.whole_splat(0))
+        num_reached = e.variable(e.whole_splat(0))
         with e.loop(long(0), count, e.lanes) as at:
             reached = e.b.fcmp_ordered(">=", e.load_vector(values, at), bound)
-            found.value = e.b.add(found.value, e.b.zext(reached, e.whole))
-        enough = e.b.icmp_signed(">=", e.b.zext(e.fold(found.value, e.b.add), I64), k)
+            num_reached.value = e.b.add(num_reached.value, e.b.zext(reached, e.whole))
+        enough = e.b.icmp_signed(">=", e.b.zext(e.fold(num_reached.value, e.b.add), I64), k)
         low.value = e.b.select(enough, middle, low.value)
         high.value = e.b.select(enough, high.value, middle)
     return _value(e, low.value)
@@ -424,21 +424,21 @@ def _last_tie(
     fewer. Tokens with a logit below ``least_logit`` do not count. Return the number of tokens of this weight up to
     ``last_id``.
     """
-    found, at = e.variable(long(0)), e.variable(long(0))
+    count, position = e.variable(long(0)), e.variable(long(0))
     wanted = e.splat(tau)
     with e.loop_while() as leave_if:
-        x = e.load_vector(values, at.value)
+        x = e.load_vector(values, position.value)
         same = e.b.and_(e.b.fcmp_ordered("==", weigh(x), wanted), e.b.fcmp_ordered(">=", x, least_logit))
         with e.b.if_then(e.b.icmp_unsigned("!=", _bits(e, same), I32(0))):
             for lane in range(e.lanes):
-                more = e.b.and_(e.b.extract_element(same, I32(lane)), e.b.icmp_signed("<", found.value, ties))
-                last_id.value = e.b.select(more, e.b.add(at.value, long(lane)), last_id.value)
-                found.value = e.b.add(found.value, e.b.zext(more, I64))
-        at.value = e.b.add(at.value, long(e.lanes))
+                more = e.b.and_(e.b.extract_element(same, I32(lane)), e.b.icmp_signed("<", count.value, ties))
+                last_id.value = e.b.select(more, e.b.add(position.value, long(lane)), last_id.value)
+                count.value = e.b.add(count.value, e.b.zext(more, I64))
+        position.value = e.b.add(position.value, long(e.lanes))
         leave_if(
-            e.b.or_(e.b.icmp_signed(">=", found.value, ties), e.b.icmp_signed(">=", at.value, width)),
+            e.b.or_(e.b.icmp_signed(">=", count.value, ties), e.b.icmp_signed(">=", position.value, width)),
         )
-    return found.value
+    return count.value
 
 
 # Numbers ---------------------------------------------------------------------------------------------------------
