@@ -266,7 +266,7 @@ def test_a_full_disk_is_told_before_and_meanwhile(
     assert not starter.is_made(tmp_path, STARTER)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     settled.asked.clear()
-    with pytest.raises(ResourceError, match="more on the disk, and 0 bytes are free"):
+    with pytest.raises(ResourceError, match="more on the disk, and 0 B are free"):
         starter.get(STARTER, tmp_path / STARTER, Steps())
     assert settled.asked == []
 
