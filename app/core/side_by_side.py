@@ -91,7 +91,12 @@ _OF_THE_DOCUMENTS = re.compile(
 _OF_EACH = re.compile(rf"\b(?:each|every|jede[mnrs]?|chaque|cada) (?:of the |der )?{_DOCUMENT}\b", re.IGNORECASE)
 # what is said of the documents that are counted: "have a deposit over 1,500"
 _COUNTED = re.compile(rf"\b{_COUNTING}{_DOCUMENT} (?P<what>[^?]+)", re.IGNORECASE)
-_FIGURE = re.compile(r"\d[\d.,]*")
+# a number with what compares it: "over 1,500"
+_FIGURE = re.compile(
+    r"(?:\b(?:over|above|under|below|beyond|exceeding|at (?:least|most)|\w+er than|(?:more|less) than|über|unter|ab|bis"
+    r"|mindestens|höchstens|mehr als|\w+er als|(?:plus|moins) de|(?:más|menos) de) )?\d[\d.,]*",
+    re.IGNORECASE,
+)
 _BETWEEN_POINTS = re.compile(r",? (?:and|und|et|y|&) |, |; ")
 _ARTICLE = re.compile(r"(?:the|their|its|der|die|das|den|dem|le|la|les|el|los|las) ", re.IGNORECASE)
 _SAID = {
@@ -108,7 +113,7 @@ class SideBySide:
     """The answers of several documents to one question, a column for each and a row for each point.
 
     ``document``: the open documents. ``points``: what the question compares; its only point is "" if it is put to each
-    document as it is. ``figures``: the tokens of all answers.
+    document as it is. ``figures``: the tokens of all answers. ``is_cut``: whether a cell ended at its maximum.
     """
 
     document: Document
@@ -117,6 +122,7 @@ class SideBySide:
     _cells: dict[tuple[int, int], str] = field(default_factory=dict)
     _found: dict[tuple[int, int], list[dict[str, Any]]] = field(default_factory=dict)
     stopped: StopReason = StopReason.END
+    is_cut: bool = False
     figures: Figures = field(default_factory=partial(Figures.none, SIDE_BY_SIDE))
 
     @classmethod
@@ -196,6 +202,7 @@ class SideBySide:
                 self._cells[cell] = " ".join(text.split()).replace("|", "\\|") or NOTHING
                 if isinstance(event, AnswerDone):
                     self._count(event.figures)
+                    self.is_cut = self.is_cut or event.stop_reason is StopReason.LENGTH
                 yield
 
     def _count(self, of: Figures) -> None:
@@ -235,8 +242,8 @@ def points_of(question: str) -> tuple[str, ...]:
 
 
 def _asked_alone(question: str, about: str) -> str:
-    """A question without points, as one document can answer it. It cannot count the others. A number is left out,
-    because a small model repeats it: of a deposit of 1,400 it said that it is over 1,500.
+    """A question without points, as one document can answer it. It cannot count the others. A number is left out
+    with what compares it, because a small model repeats both: of a deposit of 1,400 it said that it is over 1,500.
     """
     counted = _COUNTED.search(question)
     return question if counted is None else about.format(f"“{_FIGURE.sub('…', counted['what'])}”")

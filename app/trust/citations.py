@@ -620,7 +620,7 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
     """The evidence for each sentence of an answer, as other programs get it. ``record`` is the answer's. Each
     entry has:
 
-    - ``sentence``: for a quotation, the sentence that contains it
+    - ``sentence``: for a quotation, the sentence that contains it; of a table, only what is in the cell
     - ``level``: "says so", "near" or "not found"
     - ``pages``: each with its ``number`` from 1 and its printed ``label``
     - ``passage``: the text of the book; for a quotation, the quoted text
@@ -637,6 +637,8 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
         start, end = next(
             ((s.start, s.end) for s in spans if s.start <= chip["from"] < s.end), (chip["from"], chip["at"])
         )
+        if answer.startswith("|", line := answer.rfind("\n", 0, chip["from"]) + 1):
+            start = max(start, line, answer.rfind("| ", line, chip["from"]) + 2)
         found.append(
             {
                 "sentence": answer[start:end],

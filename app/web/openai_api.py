@@ -376,7 +376,8 @@ async def _table_events(state: AppState, table: SideBySide, asked: Ask) -> Async
             # also an empty piece, so that it is noticed when a client leaves
             yield TextDelta(sent[before:], (), (), table.figures)
         yield TextDelta(table.answer[len(sent) :], (), (), table.figures)
-        yield AnswerDone(table.answer, (), (), table.stopped, table.figures)
+        ended = StopReason.LENGTH if table.is_cut and table.stopped is StopReason.END else table.stopped
+        yield AnswerDone(table.answer, (), (), ended, table.figures)
     finally:
         claim.set()
         state.release(claim)

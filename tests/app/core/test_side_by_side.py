@@ -110,7 +110,7 @@ def test_a_document_is_asked_what_it_says_about_what_is_counted() -> None:
     assert table is not None
     for _ in table.ask(engine, asked, threading.Event()):
         pass
-    assert all(one.text.startswith("What does it say about “have a deposit over …”?") for one in engine.asked)
+    assert all(one.text.startswith("What does it say about “have a deposit …”?") for one in engine.asked)
 
 
 def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:

@@ -22,7 +22,7 @@ from app.web import openai_api
 from app.web.openai_schema import ApiError, parse
 from assets.demo.recipe.questions import NOT_FOUND
 from engine.document import Document
-from engine.events import TextDelta
+from engine.events import StopReason, TextDelta
 from tests import loops
 from tests.app.running import Running
 from tests.app.scripted import ScriptedEngine, engine_status, model_info
@@ -335,6 +335,7 @@ def test_places_are_counted_for_other_programs_too(ready: Any) -> None:
 def test_documents_are_compared_side_by_side(ready: Any, question: str, questions: int, pieces: int) -> None:
     """The page and the terminal asked each document, /v1 asked all at once. A stream's pieces are the whole table."""
     engine = ScriptedEngine("The rent is 890 euros.")
+    engine.ends = StopReason.LENGTH
     state = ready(engine)
     pages = ["The rent is 890 euros.", "The deposit is 1,780 euros."]
     leases = [Document.from_pages(title, pages) for title in ("Harbour Street", "Mill Lane")]
@@ -350,11 +351,11 @@ def test_documents_are_compared_side_by_side(ready: Any, question: str, question
     assert sum(bool(piece.text) for piece in words) == pieces, "the head and each cell come when they are there"
     assert done.text.count("The rent is 890 euros.") == len(engine.asked) == questions
     assert "| Harbour Street | Mill Lane |" in done.text
-    assert done.figures.answer_tokens == questions * 5
+    assert (done.figures.answer_tokens, done.stop_reason) == (questions * 5, StopReason.LENGTH)
     (more,) = asking.told(done, done.text)
     assert (more["side_by_side"], more["not_found"]) == (True, [])
-    assert [(one["document"], one["level"]) for one in more["evidence"]] == [
-        (lease.title, "says so") for _ in range(questions // 2) for lease in leases
+    assert [(one["document"], one["level"], one["sentence"]) for one in more["evidence"]] == [
+        (lease.title, "says so", engine.answer) for _ in range(questions // 2) for lease in leases
     ]
     assert not state.current.asking
 
