@@ -265,22 +265,20 @@ def test_plain_decoding_is_timed_before_the_others_and_behind_them_and_never_whi
 ) -> None:
     """Its first steps copied all KV to larger memory where the book filled the cache: 0.2 s behind 32,768 tokens."""
     monkeypatch.setattr(full, "GROWTH", 64)
-    happened: list[str] = []
-    grow, decode = FullCache._grow, Bench.decode
-
-    def noted_grow(cache: FullCache, capacity: int) -> None:
-        happened.append("grown")
-        grow(cache, capacity)
+    happened: list[tuple[str, int, int]] = []  # with the cache's capacity before and afterwards
+    decode = Bench.decode
 
     def noted_decode(self: Bench, row: str, *rest: Any) -> Run:
-        happened.append(row)
-        return decode(self, row, *rest)
+        before = self.session.full.capacity
+        result = decode(self, row, *rest)
+        happened.append((row, before, self.session.full.capacity))
+        return result
 
-    monkeypatch.setattr(FullCache, "_grow", noted_grow)
     monkeypatch.setattr(Bench, "decode", noted_decode)
     run(tiny, book, tmp_path, "--context", "128", "--budget", "64", "--rows", "plain,hierarchical")
-    assert happened[happened.index("plain") :] == ["plain", "hierarchical", "plain"]
-    assert "grown" in happened
+    first = [row for row, _, _ in happened].index("plain")
+    timed, grown = happened[first:], happened[-1][2]
+    assert timed == [("plain", grown, grown), ("hierarchical", grown, grown), ("plain", grown, grown)]
     assert ", before and behind the others)" in capsys.readouterr().out
 
 
