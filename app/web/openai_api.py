@@ -300,7 +300,7 @@ class ProgramsQuestion:
         if sent:
             _check_sent(state, system)
         else:
-            await _book(state, wanted, asked.now)
+            await _book(state, wanted, asked)
         card, document = _card(state), state.current.document or _text_book(system)
         if document.pages and (found := await asyncio.to_thread(found_by_program, document, asked.text)) is not None:
             self._found = found
@@ -527,24 +527,23 @@ _CHOICES = {
     Stage.PARTS: "The open book is read in parts, which are not asked from here. Choose chapters or pages",
     Stage.CHOOSING: "The open book is too long for the model. Choose chapters or pages",
     Stage.LOCKED: "The open book needs its password. Enter it",
+    Stage.UNREAD: "The reading of the open book was stopped. Set trifold.now for an answer from passages, or read it",
 }
 """What a person has to do before a book can be asked about."""
 
 
-async def _book(state: AppState, sha256: str | None, now: bool = False) -> None:
+async def _book(state: AppState, sha256: str | None, asked: Ask) -> None:
     """Open and read the book ``sha256`` unless it is open; None means the open book. Raises an error if the book cannot
-    be asked about.
-
-    Args:
-        now: whether the question is answered from passages, for which the book need not be read.
+    be asked about. For a question that is answered from passages, the book need not be read.
     """
-    current = state.current
+    current, now = state.current, asked.now
     if sha256 is not None and not (
         current.book and current.book.sha256 == sha256 and current.stage is not Stage.FAILED
     ):
         if current.asking:
             raise Busy("One question at a time: another one is being answered.", "Try again in a moment.")
         state.open(state.books.get(sha256))
+    state.read_for(asked)
     while sha256 is not None and state.current.stage.is_on_the_way and not (now and _has_text(state.current)):
         await asyncio.sleep(_LOOK_SECONDS)
     current = state.current

@@ -27,11 +27,13 @@ from app.core.state import AppState
 from app.web import openai_api
 from app.web.live import page_view
 from app.web.messages import absent, marked
+from app.web.openai_schema import ApiError
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
 from engine.events import AnswerDone, Figures, StopReason
+from tests import loops
 from tests.app.scripted import ScriptedEngine, book, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
@@ -591,6 +593,8 @@ def test_a_reading_stopped_at_once_is_no_error(make_state: Make, a_file: Path) -
     assert view["read"] == "Stopped before a page was read. Answers come from passages."
     assert view["hint"] == "Answers from passages at once, and from all 10 pages when these have been read."
     assert view["book"]["line"] == "10 pages"
+    with pytest.raises(ApiError, match=r"The reading of the open book was stopped. Set trifold.now"):
+        loops.run(openai_api._book(state, None, Ask("Where is lamp9?")))  # it said that no book is open
     state.read_again()
     wait_for(lambda: len(engine.readings) == 2)
     state.stop_reading()

@@ -276,7 +276,7 @@ def test_a_race_and_other_programs_are_told_that_the_book_is_read_in_parts(state
     with pytest.raises(InputError, match=r"A race needs a text that has been read whole\. Choose chapters"):
         race.start("When does the goose first appear?")
     with pytest.raises(ApiError, match="The open book is read in parts, which are not asked from here"):
-        loops.run(openai_api._book(state, None))
+        loops.run(openai_api._book(state, None, Ask("Who?")))
 
 
 def test_a_press_reads_the_parts_of_a_book_whose_pages_are_still_to_be_chosen(make_state: Make, a_file: Path) -> None:
