@@ -41,7 +41,7 @@ from app.language.words import (
 )
 from app.trust import table_rows
 from engine.document import Document, Member
-from engine.languages import language_of
+from engine.languages import language_of, language_of_question
 from engine.passages import STEM, spans
 
 CANDIDATES = 12
@@ -356,6 +356,8 @@ class BookWords:
                 continue
             titled = heading or any(begin <= start < end for begin, end in labels)
             for key, whole, piece in self._words(raw):
+                if whole in ENGLISH_TOO and (german or language_of_question(text) not in (None, "en")):
+                    continue  # an article in a question of another language
                 behind = text[start + len(raw) :]
                 name = piece[0].isupper() and not german and self._is_name(whole, text[:start], behind, titled)
                 name = name or start in unknown_names or self._is_unknown_first_name(piece, whole)

@@ -827,6 +827,7 @@ def test_a_word_of_an_english_text_is_heard_though_it_is_a_german_article() -> N
         "die",
     ]
     assert "die" in words.keys_of(0)
+    assert "die" not in [term.key for term in words.terms("Wann hat die Kälte begonnen?")]
     german = BookWords(Document.from_text("Der Krieg", "Der Krieg und die Kälte waren lang, und man fror sehr. " * 5))
     assert [term.key for term in german.terms("Wie lange war die Kälte?")] == ["lang", "kalt"]
 
