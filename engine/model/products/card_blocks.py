@@ -451,7 +451,7 @@ def _weights_on(
     if address not in known and stored.kind in CARD_FORMATS:
         known[address] = CardWeights.of(stored, device)
     elif address not in known:
-        known[address] = CardFloats(stored.values().to(dtype).to(device))
+        known[address] = CardFloats(stored.expanded(dtype, device))
         stored.release()
     return known[address]
 
