@@ -62,7 +62,10 @@ _LEVELS = ("says so", "near", "not found")
 # A cell that begins so gets an apostrophe in front: spreadsheets would run it as a formula, some also after spaces
 # and signs that nobody sees, or with the wide signs of East Asia. The apostrophe itself is included, so that ``_plain``
 # can undo the escape.
-_FORMULA = re.compile(r"'|[ \x00-\x08\x0b\x0c\x0e-\x1f\x7f\xa0\u200b-\u200f\u2060\ufeff]*+[=+\-@\t\r＝＋－＠]")
+_FORMULA = re.compile(
+    r"'|[ \x00-\x08\x0b\x0c\x0e-\x1f\x7f\xa0\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\u3000\ufeff]*+"
+    r"[=+\-@\t\r＝＋－＠]"
+)
 # The same after a character at which a spreadsheet with another separator, such as the German Excel, begins a new cell
 # or row within a text. A list item ("- one") is no formula.
 _AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)(?=[=@＝＠']|[+\-＋－](?! ))")

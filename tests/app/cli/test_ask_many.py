@@ -235,7 +235,8 @@ def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [" =1+1", "   @a", "＝1+1", "a;＠b", " '=1", "' =1", "  - one", "\t=1", "’=1", "\0=1", "\xa0\u200b\ufeff=1"]
+    "text",
+    [" =1+1", "   @a", "＝1+1", "a;＠b", " '=1", "' =1", "  - one", "\t=1", "’=1", "\u202e=1", "\0\xa0\u200b\ufeff=1"],
 )
 def test_spaces_and_wide_signs_hide_no_formula(text: str, tmp_path: Path) -> None:
     table = tmp_path / "out.csv"
@@ -244,7 +245,7 @@ def test_spaces_and_wide_signs_hide_no_formula(text: str, tmp_path: Path) -> Non
     with table.open(encoding="utf-8-sig", newline="") as lines:
         (row,) = csv.DictReader(lines)
     for cell in row["answer"].split(";"):
-        assert not re.match(r"[\s\0\u200b\ufeff]*[=@+\-＝＠＋－]", cell), cell
+        assert not re.match(r"[\s\0\u200b\u202e\ufeff]*[=@+\-＝＠＋－]", cell), cell
 
 
 def test_a_table_that_a_spreadsheet_has_open_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
