@@ -441,7 +441,7 @@ def _first_answer(exchange: Exchange, turn: int, *, is_open: bool) -> str:
     ours = partial(_with_buttons, record=notes, turn=turn, offset=len(_passages_of(exchange.notes)))
     line = f"The first answer, from {format.counted(notes['first']['passages'], 'passage')}"
     opened = " open" if is_open else ""
-    words = "".join(f'<div class="above">{_only_words(line)}</div>' for line in _warnings(notes))
+    words = _warnings(notes)
     return (
         f'<details class="first-answer"{opened}><summary>{line}</summary>'
         f"{words}{rendered(_with_marks(text, notes), ours)}</details>\n\n"
@@ -449,14 +449,14 @@ def _first_answer(exchange: Exchange, turn: int, *, is_open: bool) -> str:
 
 
 def _instead(exchange: Exchange, turn: int) -> str:
-    """What stands in place of an answer if passages are the answer: what they are, the passages, and who understands
-    the book.
+    """What stands in place of an answer if passages are the answer: what the open text lacks, what they are, the
+    passages, and who understands the book.
     """
     said, why = ((exchange.notes or {})["by_passages"][part] for part in ("said", "why"))
     fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
     passages = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(_passages_of(exchange.notes)))
     return (
-        f'<div class="under">{_one_line(said)}</div><div class="passages">{passages}</div>'
+        f'{_warnings(exchange.notes)}<div class="under">{_one_line(said)}</div><div class="passages">{passages}</div>'
         f'<div class="under advice">{_one_line(why)} {fetch}</div>'
     )
 
@@ -611,11 +611,13 @@ def _above(notes: Mapping[str, Any] | None) -> str:
     first, whole = ((notes or {}).get(name) for name in ("first", "whole"))
     line = format.first_line(first) if first else format.whole_line(whole) if whole else ""
     told = f'<div class="under">{_only_words(line)}</div>\n\n' if line else ""
-    return told + "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in _warnings(notes))
+    return told + _warnings(notes, "\n\n")
 
 
-def _warnings(notes: Mapping[str, Any] | None) -> list[str]:
-    return [line for line in (absent(notes), *_assumed(notes), *(notes or {}).get("unread", ())) if line]
+def _warnings(notes: Mapping[str, Any] | None, end: str = "") -> str:
+    """The lines above an answer that say what it lacks, with ``end`` behind each."""
+    lines = (absent(notes), *_assumed(notes), *(notes or {}).get("unread", ()))
+    return "".join(f'<div class="above">{_only_words(line)}</div>{end}' for line in lines if line)
 
 
 def _trouble(trouble: Trouble) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import threading
@@ -26,7 +27,7 @@ from app.core.signal import Signal
 from app.core.state import AppState
 from app.web import openai_api
 from app.web.live import page_view
-from app.web.messages import absent, marked
+from app.web.messages import absent, marked, messages
 from app.web.openai_schema import ApiError
 from engine import Question
 from engine.config import SamplingParams
@@ -185,6 +186,8 @@ def test_a_part_without_passages_says_where_the_book_has_the_words(
         assert state.chat is not None
         assert state.chat.exchanges[-1].by_passages
         assert absent(state.chat.exchanges[-1].notes) == said
+        shown = html.unescape(str(messages(state.chat.exchanges)[-1]["content"]))
+        assert shown.startswith(f'<div class="above">{said}</div>' if said else '<div class="under">')
 
 
 def test_passages_take_the_place_of_a_refusal(ready: Make, tmp_path: Path) -> None:
