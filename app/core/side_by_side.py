@@ -149,7 +149,8 @@ class SideBySide:
     @property
     def written(self) -> str:
         """The beginning of the table up to the first cell that has not been answered."""
-        return self.answer[: self._told()[2]]
+        text, _, settled = self._told()
+        return text[:settled]
 
     @property
     def lines(self) -> list[str]:

@@ -28,7 +28,7 @@ from engine.model.products import linear, padded
 if TYPE_CHECKING:
     from engine.model.families import Family
 
-ChosenProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+ExpertProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Multiplies rows (n, in) by the matrices of the experts whose indices are given (places,): (places, out)."""
 
 _Asked = tuple[int, torch.Tensor]
@@ -140,7 +140,7 @@ class Experts(nn.Module):
         self._most_rows = 0
         # the products with the gates and with the down projections of chosen experts, and the most tokens for which
         # both are used; None if the host has to know the choice
-        self._chosen: tuple[ChosenProduct, ChosenProduct] | None = None
+        self._chosen: tuple[ExpertProduct, ExpertProduct] | None = None
         self._most_tokens = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
@@ -155,7 +155,7 @@ class Experts(nn.Module):
         """Set functions, one for each expert, that compute the expert for at most ``most_rows`` tokens."""
         self.fused, self._most_rows = fused, most_rows
 
-    def choose_by(self, gates: ChosenProduct, down: ChosenProduct, most_tokens: int) -> None:
+    def choose_by(self, gates: ExpertProduct, down: ExpertProduct, most_tokens: int) -> None:
         """Set functions that multiply rows by the gates and by the down projections of chosen experts, for at most
         ``most_tokens`` tokens. They read the choice on the device.
         """

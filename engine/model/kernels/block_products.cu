@@ -1,5 +1,6 @@
 // Products of activations in bfloat16 with weights that have exactly the values of a GGUF file, for GPUs from compute
-// capability 8.0 on. Compiled at run time, for one format at a time (engine/model/kernels/card.py), without headers.
+// capability 8.0 on. Compiled at run time, for one format at a time and without headers
+// (engine/model/kernels/block_products.py).
 //
 // A tile is 16 outputs, a step is 64 inputs. Of a step, a warp's lane (g = lane / 4, t = lane % 4) holds the quants of
 // the outputs g and g + 8 for the inputs 16 m + 4 t + 2 r + {0, 1}, m = 0..3, r = 0..1. So 16 inputs with the same m
@@ -57,7 +58,7 @@ __device__ __forceinline__ half_bits to_bfloat16(float f) {
 
 __device__ __forceinline__ float of_bfloat16(half_bits h) { return of_bits((word)h << 16); }
 
-// The weights of a layer, in the layout of engine/model/products/card.py.
+// The weights of a layer, in the layout of engine/model/products/card_blocks.py.
 struct Planes {
     const word* low;             // (tiles, steps, 32, 4): the lower 4 bits of quants
     const word* high;            // (tiles, steps, 32, HIGH): the upper HIGH bits of quants

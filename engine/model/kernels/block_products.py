@@ -162,7 +162,6 @@ class BlockKernels(Protocol):
         chosen: torch.Tensor,
         x: torch.Tensor,
         out: torch.Tensor,
-        outputs: int,
         bias: torch.Tensor | None = None,
     ) -> None:
         """Multiply rows by one of several matrices of the same size, in one launch. The host need not know which.
@@ -221,10 +220,9 @@ class _Compiled:
         chosen: torch.Tensor,
         x: torch.Tensor,
         out: torch.Tensor,
-        outputs: int,
         bias: torch.Tensor | None = None,
     ) -> None:
-        places, tiles = len(chosen), outputs // TILE
+        (places, outputs), tiles = out.shape, out.shape[1] // TILE
         sizes = (places // len(x), x.shape[1], outputs, tiles, planes.steps, out.stride(0))
         wide = ctypes.c_int(out.dtype is torch.float32)
         pointers = map(_pointer, (*planes, chosen, x, out, bias))

@@ -218,7 +218,7 @@ class CardWeights(nn.Module):
         self, chosen: torch.Tensor, x: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None
     ) -> None:
         """Multiply rows by one of several stacked matrices, with the arguments of ``BlockKernels.product_chosen``."""
-        kernels_of(x.device, self.kind).product_chosen(self.planes, chosen, x, out, out.shape[1], bias)
+        kernels_of(x.device, self.kind).product_chosen(self.planes, chosen, x, out, bias)
 
     def expand(self, out: torch.Tensor, first: int = 0) -> None:
         """Write the weights of the outputs from ``first`` on to ``out`` (n, inputs). ``first`` begins a tile."""
@@ -389,9 +389,8 @@ class ChosenProduct:
         self._outputs = [int(part.outputs) for part in layers[0].parts]
         self._width = sum(self._outputs)
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        whole = torch.stack([bias.detach() for bias in biases]) if biases else None
-        self._biases = [None] * len(self._outputs) if whole is None else whole.split(self._outputs, dim=1)
-        self._biases = [bias if bias is None else bias.contiguous() for bias in self._biases]
+        parts = torch.stack(biases).detach().split(self._outputs, dim=1) if biases else [None] * len(self._outputs)
+        self._biases = [None if part is None else part.contiguous() for part in parts]
 
     def __call__(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """Multiply x (rows, in) by the layers ``chosen`` (places,): (places, out). Each row belongs to

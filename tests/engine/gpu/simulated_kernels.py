@@ -75,11 +75,10 @@ class SimulatedKernels:
         chosen: torch.Tensor,
         x: torch.Tensor,
         out: torch.Tensor,
-        outputs: int,
         bias: torch.Tensor | None = None,
     ) -> None:
         SimulatedKernels.launches += 1
-        places, tiles = len(chosen), outputs // TILE
+        (places, outputs), tiles = out.shape, out.shape[1] // TILE
         assert x.is_contiguous()
         assert outputs % TILE == places % len(x) == 0
         _library(self._kind).simulated_choice(
@@ -142,10 +141,10 @@ class CardKernels:
         chosen: torch.Tensor,
         x: torch.Tensor,
         out: torch.Tensor,
-        outputs: int,
         bias: torch.Tensor | None = None,
     ) -> None:
         gpu: Any = self._gpu
+        outputs = out.shape[1]
         share = len(chosen) * (outputs // TILE) / planes.tiles  # of the weights, read once for each place
         gpu.touch(*(plane[: round(share * len(plane))] for plane in planes), x, out, bias)
         held, ids, rows, into, added = (_there(each) for each in (planes, chosen, x, out, bias))
