@@ -169,8 +169,7 @@ def _score(
     best = max(_weight(keys.get(place, ()), weights) for place in places)
     score = _weight(within, weights) + BESIDE * _weight(around, weights) + TOGETHER * best
     has_figure = figure and any(_is_figure(key, weights) for place in places for key in words.places[place].keys)
-    text = words.document.text[words.places[places.start].start : words.places[places.stop - 1].end]
-    is_of_the_kind = kind is not None and kind.search(text) is not None
+    is_of_the_kind = kind is not None and kind.search(words.text_of(places)) is not None
     return score * (1 + FIGURE * has_figure) * (1 + OF_THE_KIND * is_of_the_kind)
 
 
@@ -236,7 +235,7 @@ def excerpt(words: BookWords, question: str) -> Document:
     chosen = _chosen(words, question, MOST_READ, FAINT) or _throughout(words, MOST_READ)
     stretches = sorted(chosen, key=lambda places: places.start)
     pages = [words.page_of(places.start) for places in stretches]
-    texts = [document.text[words.places[places[0]].start : words.places[places[-1]].end] for places in stretches]
+    texts = [words.text_of(places) for places in stretches]
     named = [
         f"[{page_of(document, document.pages[at], long=True)}]\n{text}" for at, text in zip(pages, texts, strict=True)
     ]
@@ -266,9 +265,8 @@ def _paragraphs(words: BookWords, places: range) -> list[int]:
     """Where paragraphs begin in the text of a stretch, but for the first. One that begins with a small letter is the
     rest of a sentence on the next page.
     """
-    text = words.document.text[words.places[places[0]].start : words.places[places[-1]].end]
     at, begins = 0, []
-    for paragraph in text.split("\n\n"):
+    for paragraph in words.text_of(places).split("\n\n"):
         if line := " ".join(paragraph.split()):
             if at and not line[0].islower():
                 begins.append(at)

@@ -582,10 +582,14 @@ class BookWords:
         """Return the text of the passage with this index, and its places on the pages."""
         return self.stretch(range(number, number + 1))
 
+    def text_of(self, numbers: range) -> str:
+        """The text of consecutive passages, with its line breaks. ``numbers`` are their indexes."""
+        return self.document.text[self.places[numbers[0]].start : self.places[numbers[-1]].end]
+
     def stretch(self, numbers: range) -> Passage:
         """Return consecutive passages as one. ``numbers`` are their indexes."""
         start, end = self.places[numbers[0]].start, self.places[numbers[-1]].end
-        text = " ".join(self.document.text[start:end].split())
+        text = " ".join(self.text_of(numbers).split())
         pages = range(self._page_of(start), self._page_of(end - 1) + 1)
         parts = (self._part(page, start, end) for page in pages)
         return Passage(text, tuple(part for part in parts if part.end > part.start))
