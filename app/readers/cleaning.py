@@ -70,6 +70,12 @@ _CLOSED_FIRST = frozenset(
 )
 """First parts after which English seldom writes a hyphen, such as "over" in "overlap"."""
 
+# Matches an English number word, which has a hyphen: "twenty-one", "thirty-first".
+_NUMBER = re.compile(
+    "(?:twen|thir|for|fif|six|seven|eigh|nine)ty-"
+    "(?:one|two|three|four|five|six|seven|eight|nine|(?:four|fif|six|seven|eigh|nin)th|first|second|third)"
+)
+
 # Matches the rest of a word that is divided at its ending; no stems are compared by it.
 _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble|ful|less|ous|ive|al|ally")
 
@@ -131,10 +137,11 @@ def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
     """Join the line ``left``, which ends in a hyphen, and the line ``right``. ``words`` has the counts of the book's
     words.
 
-    The hyphen is dropped if ``right`` starts with a lowercase letter, except in three cases:
+    The hyphen is dropped if ``right`` starts with a lowercase letter, except in four cases:
 
     - The book has the word more often with the hyphen than without.
     - A hyphen follows the first word of ``right`` too, as in state-of-the-art.
+    - The word is a number, and the book never has it without the hyphen.
     - The book never has the word without the hyphen, but has its two parts as words that can form a compound.
     """
     last, first = _LAST_PART.search(left), LETTERS.match(right)
@@ -142,7 +149,8 @@ def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
         return left + right
     one, two = last[1].casefold(), first[0].casefold()
     whole, compound = words[one + two], words[f"{one}-{two}"]
-    if compound > whole or right[first.end() :].startswith("-"):  # the hyphen belongs to the word, as in well-known
+    is_number = not whole and _NUMBER.fullmatch(f"{one}-{two}")
+    if compound > whole or is_number or right[first.end() :].startswith("-"):  # the hyphen belongs to the word
         return left + right
     words_both = min(len(one), len(two)) >= _COMPOUND_PART and words[one] > 1 and words[two] > 1
     if not whole and words_both and one not in _CLOSED_FIRST and not _ENDING.fullmatch(two):

@@ -70,6 +70,9 @@ _BOOK = vocabulary(
         ("pages 10-", "20", "pages 10-20"),
         ("light-", "ing", "lighting"),  # an ending is no word
         ("out-", "side", "outside"),
+        ("within twenty-", "one days", "within twenty-one days"),  # a number word, though the book has it only here
+        ("the Thirty-", "first.", "the Thirty-first."),
+        ("twenty-", "onerous days", "twentyonerous days"),
     ],
 )
 def test_hyphens_at_line_ends(left: str, right: str, joined: str) -> None:
