@@ -119,7 +119,8 @@ class FirstPassages:
     def say(self) -> None:
         """Show the passages, unless no evidence is wanted."""
         if self.question.evidence and self.found:
-            say("\n".join((f"{counted(len(self.found), 'passage')} with words of your question:", *self._lines())))
+            above = best_passages.heading(len(self.found), self.question.text)
+            say("\n".join((f"{above}:", *self._lines())))
 
     def write_as_answer(self) -> None:
         """Write that the passages are the answer, and the passages."""

@@ -3,6 +3,7 @@ model.
 
     best_passages(index.words, "How far is Orre?")     two to four passages, the best first
     found = records(index.words, "How far is Orre?")   the same as plain JSON, stored with the exchange
+    heading(len(found), "How far is Orre?")            "3 passages with words of your question"
     as_evidence(found)                                 the same for other programs
 
 A passage is a stretch of consecutive sentences or rows of a table. It is ranked by the rarity of the question's words
@@ -24,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.format import page_of
+from app.core.format import counted, page_of
 from app.core.parts import reach_of
 from app.language.asked_figures import asked_kind, asks_for_a_figure
 from app.language.quoting import quoted_words
@@ -248,9 +249,10 @@ def excerpt(words: BookWords, question: str) -> Document:
 def records(words: BookWords, question: str) -> list[dict[str, Any]]:
     """Return the passages that fit a question best as plain JSON. Each has the place and the marks of a citation
     (``app.trust.citations``), its ``text``, ``words``: the ranges [start, end) of characters in the text that are words
-    of the question, and ``lines``: the characters with which headings and paragraphs begin, but for the first.
+    of the question (none if it asks about the whole text), and ``lines``: the characters with which headings and
+    paragraphs begin, but for the first.
     """
-    asked = {term.key for term in words.terms(question)}
+    asked = set() if asks_for_whole(question[:MOST_ASKED]) else {term.key for term in words.terms(question)}
     passages = []
     for places in _chosen(words, question, MOST, CLEAR):
         passage = words.stretch(places)
@@ -259,6 +261,13 @@ def records(words: BookWords, question: str) -> list[dict[str, Any]]:
         text, lines = passage.text, _paragraphs(words, places)
         passages.append(place | {"text": text, "words": _asked_words(words, text, asked), "lines": lines})
     return passages
+
+
+def heading(count: int, question: str) -> str:
+    """What stands above ``count`` passages for a question."""
+    if asks_for_whole(question[:MOST_ASKED]):
+        return f"{counted(count, 'passage')} from all of the text"
+    return f"{counted(count, 'passage')} with words of your question"
 
 
 def _paragraphs(words: BookWords, places: range) -> list[int]:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from app.core import format
+from app.core.best_passages import heading
 from app.core.chats import Exchange, Trouble
 from app.core.export import has_pages
 from app.core.format import View
@@ -284,6 +285,8 @@ def _said(chip: Mapping[str, Any], places: str, notes: Mapping[str, Any] | None,
         kind, values = "group", [places, str(sentences)]
     elif kind == "missing" and chip["pages"]:
         kind, values = "partly", [f"{chip['matched']} neighbouring words", str(chip["total"]), places]
+    elif kind == "passage" and not chip.get("words"):
+        kind = "names"
     elif kind == "near" and chip.get("lacks"):
         kind, values = "lacks", [places, ", ".join(chip["lacks"][:_MOST_LACKING])]
     elif kind == "drew":
@@ -467,7 +470,7 @@ def _found_first(exchange: Exchange, turn: int, *, is_open: bool = False) -> str
     if not passages:
         return ""
     rows = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(passages))
-    line = f"{format.counted(len(passages), 'passage')} with words of your question"
+    line = heading(len(passages), exchange.question)
     return f'<details class="passages"{" open" if is_open else ""}><summary>{line}</summary>{rows}</details>'
 
 
@@ -548,7 +551,9 @@ def _under(exchange: Exchange) -> str:
     short = _one_line(_line(exchange, told_short, _own_chips(exchange.notes)))
     if exchange.figures is None:
         return short
-    line, brief = (_line(exchange, told, why_not) for told in (format.answer_line, format.brief_answer_line))
+    alone = format.left_out((exchange.notes or {}).get("alone"))
+    told_long = (_line(exchange, told, why_not) for told in (format.answer_line, format.brief_answer_line))
+    line, brief = (f"{told} · {alone}" if alone else told for told in told_long)
     name = f'class="figures" value="{FIGURES}:{exchange.answer_id}"'
     return (
         f'<button type="button" {name} aria-expanded="false">{short}</button><span class="full">{_spark(exchange)}'
@@ -571,7 +576,6 @@ def _line(exchange: Exchange, told: Callable[..., str], more: object) -> str:
         parts.append(f"from the first {format.read_so_far(exchange.pages_read, exchange.notes)}, read so far")
     if (exchange.notes or {}).get("each"):
         parts.append("each document asked by itself")
-    parts.append(format.left_out((exchange.notes or {}).get("alone")))
     return " · ".join(part for part in parts if part)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, excerpt, records
+from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, excerpt, heading, records
 from app.language.referring import refers_back
 from app.trust.book_words import BookWords
 from app.web import messages
@@ -107,6 +107,20 @@ def test_a_question_about_the_whole_gets_passages_from_all_of_it_in_order() -> N
     assert pages[0] == 1
     assert pages == sorted(pages)
     assert len(pages) == MOST
+
+
+def test_passages_from_all_of_a_text_are_not_said_to_have_words_of_the_question() -> None:
+    """ "Summarize ... in at most 60 words." marked "sixty" in a lease, and called that words of the question."""
+    document = Document.from_pages("Lease", [f"{FILLER * 6} The rent is unpaid for sixty days. {FILLER * 6}"])
+    question = "Summarize the document in at most 60 words."
+    shown = records(BookWords(document), question)
+    assert len(shown) == MOST
+    assert [one["words"] for one in shown] == [[]] * MOST
+    assert heading(MOST, question) == "4 passages from all of the text"
+    card = messages.card({"passages": shown}, 0)
+    assert card is not None
+    assert card["said"] == "These words stand on page 1."
+    assert heading(1, "When is the rent unpaid?") == "1 passage with words of your question"
 
 
 def test_a_comparison_gets_a_passage_of_each_document_and_none_spans_two() -> None:

@@ -189,7 +189,9 @@ def test_only_the_last_exchange_waits() -> None:
 
 
 def test_words_and_seconds_stand_under_an_answer_and_figures_behind_a_button() -> None:
-    shown = messages.messages([Exchange("Who?", "She.", StopReason.END, figures=figures(20))])[1]["content"]
+    asked_alone = {"alone": {"left_out": 1, "why": ""}}
+    exchange = Exchange("Who?", "She.", StopReason.END, figures=figures(20), notes=asked_alone)
+    shown = messages.messages([exchange])[1]["content"]
     under = re.search(
         r'<div class="under"><button[^>]+aria-expanded="false">([^<]+)</button><span class="full">.*'
         r'<span class="line">(.+?)</span><span class="brief">(.+?)</span></span></div>',
@@ -197,7 +199,7 @@ def test_words_and_seconds_stand_under_an_answer_and_figures_behind_a_button() -
     )
     assert under is not None
     assert re.fullmatch(r"1 word · [\d.]+ m?s", under[1])
-    assert "faster than plain" in under[2]
+    assert under[2].endswith("faster than plain · without the earlier answers")
     assert "62\u00a0%" in under[2], "a number and its unit are on one line"
     assert "× plain" in under[3], "a phone has fewer words"
 
