@@ -9,6 +9,7 @@ measured costs. A machine's measurements are saved in a file, so that later star
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -156,6 +157,21 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
         cores: number of processors.
     """
     return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
+
+
+def counted_s(seconds: float, own_s: float, others: float) -> float:
+    """Seconds to count for a run on processors that other programs use too: the geometric mean of the run's time and of
+    its estimated time without them. Others may stop at any moment, or work on for as long as a book is read, so a
+    forecast lies between both. Passes whose threads wait for each other lose far more time than others work.
+
+    Args:
+        seconds: elapsed seconds of the run.
+        own_s: seconds that each of the program's threads computed in the run.
+        others: share of the processors that other programs used. Without them the run takes at least the rest of
+            ``seconds``, so that a machine that is slow by itself is not taken for a busy one.
+    """
+    alone = min(seconds, max(own_s, (1.0 - others) * seconds))
+    return math.sqrt(alone * seconds)
 
 
 def is_quiet(load: float) -> bool:

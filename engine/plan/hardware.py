@@ -223,7 +223,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     plan = planner.plan(shape, longest, kv_room)
     watch = probe.OtherPrograms()
     kinds = probe.kinds_of(name, config.weights, device, shape.dtype)
-    probed = probe.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv, kinds)
+    probed = probe.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv, kinds, watch)
     others = watch.share()
     chosen = planner.complete_config(config, probed, window, shape, left)
     return ModelFacts(

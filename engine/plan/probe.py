@@ -52,7 +52,9 @@ from engine.plan.planner import spill_folder
 from engine.quantization import FITTED
 
 LIMIT_S = 2.0
-"""Maximum seconds of all probes of a model together, apart from the time to build the layer."""
+"""Maximum counted seconds (``cost_model.counted_s``) of all probes of a model together, apart from the time to build
+the layer. Beside other programs the probes take longer, so that they still reach the blocks that a reading uses.
+"""
 
 Clock = Callable[[], float]
 
@@ -104,9 +106,8 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
         return known
     others = OtherPrograms()
     try:
-        taken = measure(
-            decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv, kinds
-        )
+        folder = spill_folder(config)
+        taken = measure(decoder.config, decoder.dtype, decoder.device, folder, config.weights, config.kv, kinds, others)
     except (RuntimeError, MemoryError):  # the device has no memory for one more layer
         _log.exception("this machine could not be probed")
         return None
@@ -181,6 +182,7 @@ def measure(
     weights: str = "stored",
     kv: str = "model",
     kinds: Mapping[str, int] = _NO_BLOCKS,
+    others: OtherPrograms | None = None,
     clock: Clock = time.perf_counter,
     limit_s: float = LIMIT_S,
 ) -> CostModel:
@@ -193,10 +195,12 @@ def measure(
         weights: "stored", or the format to which weights are quantized.
         kv: "model", or the format to which KV is quantized.
         kinds: the formats of the tensors in a GGUF file whose blocks the device computes with (``kinds_of``).
+        others: the other programs, whose work on the processors makes passes there count less. None counts passes in
+            full.
         clock: returns seconds.
-        limit_s: maximum seconds of the probes that run the layer.
+        limit_s: maximum counted seconds of the probes that run the layer.
     """
-    probe = _Probe(_one_layer(config, dtype, device, weights, kinds), kv, clock, limit_s)
+    probe = _Probe(_one_layer(config, dtype, device, weights, kinds), kv, clock, limit_s, others)
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
@@ -204,8 +208,7 @@ def measure(
         step, middle = probe.pass_speed(1, prepare=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         block_per_token = probe.block_per_token(blocks)
-    layers = config.num_hidden_layers
-    shape = kv_shape_of(config, dtype, device)
+    layers, shape = config.num_hidden_layers, kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
     sees_all = reading / layers  # share of layers that read the whole context; the probed layer is one of these
 
@@ -234,8 +237,11 @@ def _nothing() -> None:
 class _Probe:
     """Times passes through one layer with a filled cache."""
 
-    def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
+    def __init__(
+        self, layer: Decoder, kv: str, clock: Clock, limit_s: float, others: OtherPrograms | None = None
+    ) -> None:
         self._layer, self._clock, self._device = layer, clock, layer.device
+        self._others = None if KINDS[layer.device.type].gpu else others
         config, device = layer.config, layer.device
         self._most = (layer.longest_block or _CPU_BLOCK) if device.type == "cpu" else _CUDA_BLOCK
         window = max(64, min(config.max_position_embeddings, _CONTEXT + self._most))
@@ -247,7 +253,7 @@ class _Probe:
         filling = torch.full((1, 1, 1, 1), _FILLING, dtype=shape.dtype, device=device)
         filling = filling.expand(1, shape.kv_heads, window, shape.head_dim)
         self._cache.write(0, 0, filling, filling)
-        self._end = clock() + limit_s
+        self._left = limit_s
         self._share = _PROBE_SHARE * limit_s
 
     def copy_seconds(self) -> float:
@@ -260,14 +266,14 @@ class _Probe:
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
-        """Time prefill blocks, each twice as long as the previous one, until the time or the maximum size is reached.
+        """Time prefill blocks, each twice as long as the previous one, until the limit or the maximum size is reached.
         Return pairs of tokens and seconds.
         """
         blocks, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
             seconds = self.seconds(tokens, 0)
             blocks.append((tokens, seconds))
-            if 2 * seconds > self._share or self._clock() > self._end:
+            if 2 * seconds > self._share or self._left < 0.0:
                 break
             tokens *= 2
         return blocks
@@ -290,11 +296,9 @@ class _Probe:
         each run.
         """
         layer, cache = self._layer, self._cache
-        began = self._clock()
         # Each token has different numbers, so that different tokens choose different experts.
         hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
-        self._end += self._clock() - began  # the time to prepare the pass does not count towards the limit
 
         def work() -> None:
             prepare()
@@ -303,7 +307,7 @@ class _Probe:
         return self._best(work)
 
     def _best(self, work: Callable[[], Any]) -> float:
-        """Run ``work`` a few times, or less often if it is slow, and return the minimum seconds of a run.
+        """Run ``work`` a few times, or less often if it is slow, and return the minimum counted seconds of a run.
 
         On a GPU the first run loads and chooses kernels. It is therefore not timed, and does not count towards the
         limit. On a processor torch prepares products of a new size in the first run, up to 0.2 s, so at least two runs
@@ -311,19 +315,25 @@ class _Probe:
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
-            began = self._clock()
             work()
             devices.synchronize(self._device)
-            self._end += self._clock() - began
         for number in range(1 + _REPEATS):
-            began = self._clock()
-            work()
-            devices.synchronize(self._device)
-            seconds = self._clock() - began
+            seconds = self._timed(work)
             best, spent = min(best, seconds), spent + (seconds if number else 0.0)
-            if spent > self._share or self._clock() > self._end:
+            self._left -= seconds
+            if spent > self._share or self._left < 0.0:
                 break
         return max(best, 1e-9)
+
+    def _timed(self, work: Callable[[], Any]) -> float:
+        """Run ``work`` once and return its counted seconds."""
+        began, computed = self._clock(), time.process_time()
+        work()
+        devices.synchronize(self._device)
+        own, seconds = time.process_time() - computed, self._clock() - began
+        if self._others is None:
+            return seconds
+        return cost_model.counted_s(seconds, own / torch.get_num_threads(), self._others.share())
 
 
 def _one_layer(

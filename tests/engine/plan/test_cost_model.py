@@ -350,6 +350,34 @@ def test_a_slow_machine_is_asked_less(tiny: Callable[..., str], tmp_path: Path) 
     assert found.step_ms(1000, NONE) > 0
 
 
+@pytest.mark.parametrize(
+    ("own_s", "others", "counted"),
+    [
+        (1.0, 0.75, 2.0),  # with the machine for itself a quarter of the time
+        (0.1, 0.75, 2.0),  # its threads waited for each other; others left it a quarter
+        (3.9, 0.05, 3.95),
+        (0.1, 0.0, 4.0),  # a processor that is slow, or limited, although nobody else is there
+        (4.5, 0.0, 4.0),  # clocks of different grain
+    ],
+)
+def test_a_busy_machine_is_told_from_a_slow_one(own_s: float, others: float, counted: float) -> None:
+    assert cost_model.counted_s(4.0, own_s, others) == pytest.approx(counted, rel=0.01)
+
+
+def test_probes_beside_other_programs_reach_long_blocks_and_count_what_they_computed(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes that waited for processors made hours of a reading that took 26 minutes."""
+    config, clock = architectures.load_config(tiny("llama")), Clock(0.08)
+    monkeypatch.setattr(probe.time, "process_time", lambda: clock.now / 16 * torch.get_num_threads())
+    monkeypatch.setattr(probe.OtherPrograms, "share", lambda _: 15 / 16)
+    found = probe.measure(config, torch.float32, CPU, tmp_path, clock=clock, limit_s=2.0, others=probe.OtherPrograms())
+    assert found.step.base == pytest.approx(0.08 / 4)
+    assert [tokens for tokens, _ in found.blocks] == [16, 32, 64, 128, 256, 512]
+    full = probe.measure(config, torch.float32, CPU, tmp_path, clock=clock, limit_s=2.0)
+    assert full.step.base == pytest.approx(0.08)
+
+
 def test_a_full_disk_and_a_closed_folder_are_not_probed(
     tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
