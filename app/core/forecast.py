@@ -147,11 +147,16 @@ class Remaining:
             left = Range(known.low * (1 - part), known.high * (1 - part)) if known else None
             return replace(self, left=_at_most(left, self.left), _began=began)
         trust = seen / (seen + _TRUST) if known else 1.0
-        low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
-        high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
+        low, high = clock, clock
+        if known:  # what was measured says more than an estimate that is far from it
+            most = PROBED if seen < _SETTLED else SEEN
+            low, high = (
+                trust * clock + (1 - trust) * min(max(end * (1 - part), clock / most), clock * most)
+                for end in (known.low, known.high)
+            )
         if seen < _SETTLED:  # the shown range becomes narrower with every report of progress
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
-            left = _at_most(Range(low / wide, high * wide), self.left)
+            left = _at_most(Range(min(low, clock / wide), max(high, clock * wide)), self.left)
         else:
             middle = (low + high) / 2
             left = Range(middle, middle) if self.left is None else Range(*[min(middle, self.left.high)] * 2)

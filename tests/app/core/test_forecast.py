@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.forecast import Experience, Range, Remaining, expected, pace, stretch
+from app.core.forecast import PROBED, SEEN, Experience, Range, Remaining, expected, pace, stretch
 from engine.events import BookRead, KvBytes, ReadingProgress
 from engine.plan.memory_budget import BookFit
 from tests.app.scripted import figures, model_info
@@ -70,8 +70,22 @@ def test_what_is_left_never_rises(rates: list[float], total: Range | None) -> No
 
 def test_it_is_a_range_at_first_and_then_a_number() -> None:
     remaining = looks([2.0] * 20, Range(20.0, 80.0))
-    assert [remaining[at].words for at in (0, 1, 4)] == ["20 s to 1 min left", "25 s to 1 min left", "about 35 s left"]
+    assert [remaining[at].words for at in (0, 1, 4)] == ["20 s to 1 min left", "30 s to 1 min left", "about 30 s left"]
     assert looks([2.0] * 20)[0].words == "", "nothing is said before anything is known"
+
+
+@pytest.mark.parametrize(
+    "total", [Range(10_000.0, 57_600.0), Range(500.0, 2000.0)], ids=["busy probes", "quiet probes"]
+)
+def test_what_the_first_blocks_took_says_more_than_probes(total: Range) -> None:
+    """Probes beside other programs said 2.8 to 16 hours of a reading that took 26 minutes, also long after it began."""
+    measured = looks([15.6] * 100, total)
+    for at in (1, 5, 10, 16, 50):
+        left, true = measured[at].left, 1560.0 * (1 - at / 100)
+        assert left is not None
+        assert true / PROBED < left.low <= true * SEEN
+        assert true * 0.99 < left.high < true * PROBED
+    assert measured[50].words == "about 13 min left"
 
 
 def test_a_machine_that_grows_slow_is_called_slow() -> None:
