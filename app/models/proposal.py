@@ -55,7 +55,7 @@ def able(pair: Pair, found: ModelFit | None, shape: ModelShape | None = None) ->
         shape: the target's dimensions, if the catalogue does not have them.
     """
     if pair.target.name == DEMO.target.name:
-        return "Only quotes, by words that stand in the book. Instant, whole books."
+        return "Only quotes, by words that stand in the book, and at once."
     shape = shape or pair.target.shape
     if found is None or shape is None:
         return "Talks in its own words."

@@ -118,6 +118,7 @@ def finding(page: Page) -> None:
     press(page, "#open-find")
     page.fill("#find-words", "north light")
     page.wait_for_selector("#find-hits button")
+    page.wait_for_selector("#page-marks i")  # the page of the citation is left with its marks before
     page.wait_for_selector('#page-sheet[data-state="drawn"]')
 
 

@@ -313,9 +313,9 @@ def test_several_files_are_read_together_and_asked_one_by_one(page: Page) -> Non
     until(page, lambda: page.locator("#documents .title").all_inner_texts() == ["Dropped three", "Dropped one"])
     until(page, lambda: page.locator("[data-stage=unread]").count() == 1)  # until something is asked
     assert page.get_by_text("Ask several…").count() == 0
-    assert [one.text_content() for one in page.locator("button:has-text('Ask each…')").all() if one.is_visible()] == [
-        "Ask each…"
-    ]
+    assert [
+        one.text_content() for one in page.locator("button:has-text('Ask each document…')").all() if one.is_visible()
+    ] == ["Ask each document…"]
     page.click("#open-each")
     assert page.evaluate("document.activeElement.id") == "each-question"
     page.keyboard.type("A long question")

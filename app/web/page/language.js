@@ -15,7 +15,7 @@ const ANOTHERS = [
   '[translate="no"], script, style, pre, code, #chat, #spoken, #aloud-words, #book-title, #page-text',
   '[data-model="ready"] #model-name', // before, it says what is being done
   "#page-marks, #search-found, #suggestions, #report, .title, .cover b, .cover i, blockquote, mark, .runs .words, #race-question",
-  ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span, .names > strong",
+  ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span",
 ].join(", ");
 // Elements inside ANOTHERS that are translated nevertheless.
 const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .parts > summary, .part > b, .passages > summary, .first-answer > summary, .thought > summary), #find-hits small";

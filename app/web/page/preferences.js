@@ -87,10 +87,8 @@ function card({ id, does, pace, name }) {
   const entry = made("li");
   entry.dataset.id = id;
   const time = pace || (shown.measuring && model.numbers ? "Its speed is being measured…" : "");
-  const real = made("small", name, "real");
-  real.translate = false;
   const facts = [model.numbers?.size, model.numbers?.licence].filter(Boolean).join(" · ");
-  entry.append(made("strong", model.title), made("p", does), made("p", time), made("small", facts), real, action(model));
+  entry.append(made("strong", model.title), made("p", does), made("p", time), made("small", facts), made("small", name, "real"), action(model));
   return entry;
 }
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from playwright._impl._driver import compute_driver_executable
 
 from app.core.question import Ask
+from app.core.settings import SHORT_NAMES
 from app.models.catalogue import pairs
 from app.readers.file_formats import FORMATS
 from app.web.live import _THESE
@@ -550,6 +551,7 @@ def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
     catalogue = (ROOT / "app" / "models" / "catalogue.json").read_text(encoding="utf-8")
     plain |= set(map(normal, re.findall(r'"((?:\\\\.|[^"\\\\])*)"', catalogue.replace("{asked:.1f}", "{}"))))
     plain |= sources_of_models()
+    plain |= set(SHORT_NAMES.values())
     plain |= set(map(os.strerror, errno.errorcode))  # the system's own words
     plain |= {text.replace(book, notes) for text in plain for book, notes in OF_TEXT}
     plain |= {sentence for text in plain for sentence in sentences(text)}
