@@ -35,7 +35,7 @@ _FRAME = re.compile(
     r"\b(contents|index|preface|foreword|cover|title ?page|colophon|uncopyright|copyright|half[- ]title|imprint|"
     r"dedication|bibliography|"
     r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|\w*verzeichnis|vorwort|register|impressum|"
-    r"danksagung|anmerkungen|glossar|table des matières|sommaire|avant-propos|remerciements|"
+    r"danksagung|anmerkungen|glossar|bild(?:quellen|nachweise?)|table des matières|sommaire|avant-propos|remerciements|"
     r"bibliographie|índice|prólogo|agradecimientos|bibliografía)\b",
     re.I,
 )
@@ -266,7 +266,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True, is
     if document.members and general and pages_read > document.members[-1].page_offset:
         return _about_several(document, language)
     kind = kind_of(document) if general else "story"
-    of = words["book" if not general or called(document) == "book" else "document"]
+    is_book = not general or called(document) == "book"
+    of = words["book" if is_book else "document"]
     headings = telling_headings(document, pages_read)
     asked = [words["heading"].format(of, heading) for heading in _spread(headings, _FROM_CONTENTS)]
     asked += [words["name"].format(of, name) for name in _names(document, pages_read)]
@@ -277,6 +278,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True, is
     is_whole = pages_read >= len(document.pages)
     fitting = _OF_KIND[language][kind]
     fitting = fitting if is_whole or kind != "story" else fitting[:-1]
+    noun, book = (words[name].split()[-1] for name in ("document", "book"))
+    fitting = tuple(question.replace(noun, book) for question in fitting) if is_book else fitting
     asked = asked if kind in ("story", "text") else asked[:_OWN]
     if is_part:
         return (words["part"], *[*asked, *(() if kind in ("story", "text") else fitting)][:MOST])
@@ -409,7 +412,8 @@ def language_of_book(document: Document) -> Language | None:
 
 def _names(document: Document, pages_read: int) -> list[str]:
     """The names that occur most often in the pages read. Empty for a German text, because all nouns are capitalised
-    there. A name that stands in no line as a whole is left out, because its end may belong to the next heading.
+    there. A name that stands in no line as a whole is left out, because its end may belong to the next heading, and so
+    is one that is a line of the first page, because a title names what all of the document is about.
     """
     if language_of_book(document) == "de":
         return []
@@ -420,8 +424,9 @@ def _names(document: Document, pages_read: int) -> list[str]:
         for name in _NAME.finditer(text)
         if len(name[0]) <= _LONGEST and _is_name(name[0].split()) and _begins_name(text, name.start())
     )
-    whole = (name for name, _ in counts.most_common() if any(name in page.text for page in pages))
-    return list(islice(whole, _NAMES))
+    titles = {" ".join(line.split()).casefold() for line in pages[0].text.splitlines()} if pages else set()
+    names = (name for name, _ in counts.most_common() if name.casefold() not in titles)
+    return list(islice((name for name in names if any(name in page.text for page in pages)), _NAMES))
 
 
 def _begins_name(text: str, start: int) -> bool:

@@ -147,6 +147,13 @@ def test_what_the_book_names_is_asked_about() -> None:
     text = "In winter the captain, Tove Lindqvist, would not sail to Skarn. Later they asked Tove Lindqvist again."
     named = replace(book(), pages=(Page(1, "1", f"Old Harbour. {text}"),), outline=())
     assert suggestions(named, 1)[1] == "What does the document say about Tove Lindqvist?"
+    lease = (
+        "This Boat Lease Agreement is between Tove Lindqvist and Jon Stone. Under this Boat Lease Agreement he pays."
+    )
+    titled = replace(named, pages=(Page(1, "1", f"BOAT LEASE AGREEMENT\n\n{lease}"),))
+    assert not any("Boat Lease" in question for question in suggestions(titled, 1)), (
+        "a title is what all of it is about"
+    )
     owner = replace(
         named, pages=(Page(1, "1", "He took up Tove Lindqvist's hat, and again saw Tove Lindqvist’s hat."),)
     )
@@ -294,3 +301,12 @@ def test_no_phrase_begins_in_the_middle_of_a_sentence() -> None:
     asked = asked_of(document, 1)
     assert "Somebody polished the crooked lantern every" in asked
     assert not any(phrase.startswith(("Ballou", "bending", "twigs")) for phrase in asked)
+
+
+def test_a_long_text_is_called_a_book_in_all_of_its_questions() -> None:
+    """ "Fasse das Buch ... zusammen." stood beside "Worum geht es in dem Dokument?"."""
+    long = "Der Turm der Insel hat viele Stufen, und jede Stufe ist aus Stein von der Küste gehauen. " * 700
+    german = Document("Der Turm", "", tuple(Page(n, str(n), long[:1500]) for n in range(1, 60)), "txt", "", "page")
+    asked = suggestions(german, 59)
+    assert "Worum geht es in dem Buch?" in asked
+    assert not any("Dokument" in question for question in asked)
