@@ -115,9 +115,9 @@ def page_lines(
         suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
         text = with_limits(with_whole_words(text, boxes), boxes, shapes.bars)  # those in fractions first
-        text = as_read(with_limits(with_fractions(text, boxes, shapes.bars), boxes), boxes)
+        text = as_read(with_limits(with_fractions(text, boxes, shapes), boxes), boxes)
         pieces = _pieces(text, boxes, suspects, set() if vocab is None else vocab)
-        mark_struck(pieces, boxes, suspects.turn, suspects.drawn)
+        mark_struck(pieces, boxes, suspects.turn, suspects.drawn, shapes.in_fractions)
     finally:
         text_page.close()
     mark_unseen(page, pieces)

@@ -904,6 +904,13 @@ def test_words_with_a_line_through_them_are_marked(files: Any) -> None:
     )
 
 
+def test_the_bar_of_a_fraction_strikes_no_letter_that_reaches_through_it(files: Any) -> None:
+    bar = b"100 703.5 m 122.6 703.5 l 0.5 w S\n"
+    page = _ink(72, 700, "v =") + _ink(101, 704, "jyj") + bar + _ink(101, 692, "hh") + _ink(130, 700, "as is known.")
+    text, _ = _seen(files, page)
+    assert text == "v = jyj/hh as is known."
+
+
 _PROGRAM = ["while oil > 0:", "    burn(oil)", "    if storm():", "        oil -= 2", "", "print('dark')"]
 _LETTER = [
     "Dear sir, the oil that you have sent",
