@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from ctypes import byref, c_double, create_string_buffer
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
@@ -120,8 +120,8 @@ class PageFonts:
 
     def without_letter(self, count: int) -> list[int]:
         """Return the indices, below ``count``, of the characters to which their fonts give no letter."""
-        text, has_no_letter = self._text, pdf_calls.has_no_letter
-        return [index for index in range(count) if has_no_letter(text, index) == 1]
+        answers = map(pdf_calls.has_no_letter, repeat(self._text, count), range(count))  # faster than a loop
+        return [index for index, answer in enumerate(answers) if answer == 1]
 
     def has_no_letter(self, index: int) -> bool:
         """Whether the font of a character gives it no letter, so that pdfium returns its code."""

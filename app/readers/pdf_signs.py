@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from ctypes import byref, c_double, c_float
 from itertools import islice, pairwise
@@ -472,11 +472,17 @@ class CharacterBoxes:
             numbers: for each new index, the previous index of the character.
             places: new boxes of characters that have moved, keyed by new index.
         """
-        self.numbers = numbers if self.numbers is None else [self.numbers[old] for old in numbers]
+        self._moved = {**self._moved_anew(numbers), **(places or {})}
+        self.numbers = numbers if self.numbers is None else list(map(self.numbers.__getitem__, numbers))
         self._ascends = self.numbers == sorted(self.numbers) and bool(numbers)
-        moved = {new: self._moved[old] for new, old in enumerate(numbers) if old in self._moved} if self._moved else {}
-        self._moved = {**moved, **(places or {})}
         self._known = dict(self._moved)
+
+    def _moved_anew(self, numbers: list[int]) -> dict[int, Box]:
+        """Return the boxes of moved characters, keyed by their indices after ``number``. Few characters have moved."""
+        if self._moved and numbers != sorted(numbers):
+            return {new: self._moved[old] for new, old in enumerate(numbers) if old in self._moved}
+        ends = ((old, bisect_left(numbers, old), bisect_right(numbers, old)) for old in self._moved)
+        return {new: self._moved[old] for old, start, end in ends for new in range(start, end)}
 
     def found_at(self, x: float, y: float, tolerance_x: float, tolerance_y: float) -> int | None:
         """Return the index of the character at a point of an unrotated page; None if there is none. The character may
