@@ -43,7 +43,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             say("There is no such note." if options.find else "There are no notes.")
         else:
             title = chosen[0].shown if len(chosen) == 1 else "all books"
-            write(FORMS[options.form][1](title, tuple(sources.values()), notes))
+            # a terminal and a file of this machine get its own line ends; RIS prescribes those of Windows
+            written = FORMS[options.form][1](title, tuple(sources.values()), notes)
+            write(written.replace("\r\n", "\n"))
     return 0
 
 

@@ -38,6 +38,7 @@ def test_notes_of_all_books_or_of_one(library: list[Book], tmp_path: Path, capsy
     assert "TI  - Lamps of Orre" in found
     assert "N1  - p. 3: “the café” [yellow]" in found
     assert "lamp”" not in found
+    assert "\ufffd" not in found, "line ends of another system"
     assert main(["notes", str(tmp_path / "Boats of Orre.txt"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert ([one["title"] for one in told["documents"]], told["notes"]) == (["Boats of Orre"], [])
