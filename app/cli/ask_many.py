@@ -27,7 +27,7 @@ from app.readers import read_document
 from app.readers.conversion import ConversionOffer
 from engine.config import SamplingParams
 from engine.document import Document, Reading
-from engine.errors import CONTROLS, ContextTooSmall, InputError, OptionError, TrifoldError
+from engine.errors import CONTROLS, ContextTooSmall, InputError, OptionError, TrifoldError, plain
 from engine.events import BookRead, Event, ReadingProgress
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _ask_all(files: dict[str, Path], table: Path, options: argparse.Namespace, settings: Settings) -> int:
     sampling = sampling_of(options)
-    question = " ".join(options.question)
+    question = plain(" ".join(options.question))
     rows = read_table(table)
     wanted = [(name, path) for name, path in files.items() if not _answered(rows.get((name, question)), path)]
     if len(wanted) < len(files):

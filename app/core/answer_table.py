@@ -29,7 +29,7 @@ from app.launcher import lock
 from app.trust.citations import CitationFinder, evidence
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document, Reading
-from engine.errors import ContextTooSmall, InputError, ResourceError
+from engine.errors import ContextTooSmall, InputError, ResourceError, plain
 from engine.events import AnswerDone, BookRead, Event, StopReason
 
 COLUMNS = (
@@ -62,14 +62,12 @@ _LEVELS = ("says so", "near", "not found")
 # A cell that begins so gets an apostrophe in front: spreadsheets would run it as a formula, some also after spaces
 # and signs that nobody sees, or with the wide signs of East Asia. The apostrophe itself is included, so that ``_plain``
 # can undo the escape.
-_FORMULA = re.compile(
-    r"'|[ \x00-\x08\x0b\x0c\x0e-\x1f\x7f\xa0\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\u3000\ufeff]*+"
-    r"[=+\-@\t\r＝＋－＠]"
-)
+_UNSEEN = r" \x85\xa0\xad\u061c\u115f\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufeff\ufffd"
+_FORMULA = re.compile(rf"'|[{_UNSEEN}]*+[=+\-@\t\r＝＋－＠]")
 # The same after a character at which a spreadsheet with another separator, such as the German Excel, begins a new cell
 # or row within a text. A list item ("- one") is no formula.
-_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)(?=[=@＝＠']|[+\-＋－](?! ))")
-_ESCAPED_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)'(?=[=@＝＠']|[+\-＋－](?! ))")
+_AFTER_SEPARATOR = re.compile(rf"([;\n\r\t][\"{_UNSEEN}]*+)(?=[=@＝＠']|[+\-＋－](?! ))")
+_ESCAPED_AFTER_SEPARATOR = re.compile(rf"([;\n\r\t][\"{_UNSEEN}]*+)'(?=[=@＝＠']|[+\-＋－](?! ))")
 
 Row = dict[str, str]
 
@@ -303,7 +301,10 @@ def table_of(rows: Iterable[Row]) -> bytes:
 
 
 def _safe(value: str) -> str:
-    """Put an apostrophe before everything that spreadsheets would run as a formula."""
+    """Put an apostrophe before everything that spreadsheets would run as a formula, and make the characters visible
+    that a terminal would obey.
+    """
+    value = plain(value.replace("\r\n", "\n").replace("\r", "\n"))
     value = _AFTER_SEPARATOR.sub(r"\1'", value)
     return f"'{value}" if _FORMULA.match(value) else value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 import time
@@ -11,6 +10,8 @@ from typing import Any
 
 from app.core import db, format
 from app.core.chats import Chat, Exchange
+from app.launcher.console import json_text
+from engine.errors import plain
 
 FORMAT = 1
 _UNFIT = re.compile(r"[^\w\- ]+")
@@ -37,7 +38,7 @@ def as_markdown(chat: Chat, book: str, *, thoughts: bool = False) -> str:
         thought = [_quoted(turn.thought)] if thoughts and turn.thought else []
         parts += [f"## {' '.join(turn.question.split())}", *thought, answer.strip() or "*No answer.*"]
         parts += [f"*{line}*" for line in _ending(turn)]
-    return without_pictures("\n\n".join([*parts, *footnotes]) + "\n")
+    return harmless("\n\n".join([*parts, *footnotes]) + "\n")
 
 
 def _quoted(thought: Mapping[str, Any]) -> str:
@@ -45,11 +46,13 @@ def _quoted(thought: Mapping[str, Any]) -> str:
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
-def without_pictures(markdown: str) -> str:
+def harmless(markdown: str) -> str:
     """Escape pictures and HTML in Markdown, because a program that shows an export would load them from the network.
-    Text of a book or a model may hold them; Markdown of ours has neither.
+    Text of a book or a model may hold them; Markdown of ours has neither. Make control characters visible, because a
+    terminal that prints the export would obey them.
     """
-    return _LOADED.sub(r"\1\\<", markdown.replace("![", "!\\["))
+    lines = markdown.replace("\r\n", "\n").replace("\r", "\n")
+    return _LOADED.sub(r"\1\\<", plain(lines).replace("![", "!\\["))
 
 
 _FOOTNOTES = {
@@ -77,7 +80,7 @@ def answer_with_pages(turn: Exchange, book: str) -> str:
     named at the end.
     """
     answer, notes = _with_footnotes(turn, 0)
-    return without_pictures("\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n")
+    return harmless("\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n")
 
 
 def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
@@ -129,7 +132,7 @@ def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row], *
         "shown": shown,
         "messages": [_message(row, thoughts) for row in messages],
     }
-    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+    return json_text(record, indent=1) + "\n"
 
 
 def file_name(title: str, ending: str) -> str:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from app.core import format
 from app.core.books import Book, Books
-from app.core.export import without_pictures
+from app.core.export import harmless
 from app.core.notes import Note, NoteStore
 from engine.document import Document
+from engine.errors import on_one_line, plain
 
 _YEAR = re.compile(r"(?<!\d)(1[0-9]{3}|20[0-9]{2})(?!\d)")
 _WORD = re.compile(r"[a-z0-9]+")  # a key has only these signs
@@ -117,17 +118,17 @@ def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) ->
     Args:
         title: title of the book that the notes are about.
     """
-    parts = [f"# Notes on {_one_line(title)}"]
+    parts = [f"# Notes on {on_one_line(title)}"]
     several = len(sources) > 1
     for source in sources:
         own = [note for note in notes if note.book == source.sha256]
         if several:
-            parts.append(f"## {_one_line(source.title)}")
-        about = ", ".join(filter(None, ["; ".join(map(_one_line, source.authors)), source.year]))
+            parts.append(f"## {on_one_line(source.title)}")
+        about = ", ".join(filter(None, ["; ".join(map(on_one_line, source.authors)), source.year]))
         parts += [f"*{about}*"] if about else []
         parts.append(f"{format.counted(len(own), 'note')}, made with Trifold." if own else "No notes.")
         parts += [_markdown(note, source) for note in own]
-    return without_pictures("\n\n".join(parts) + "\n")
+    return harmless("\n\n".join(parts) + "\n")
 
 
 def _markdown(note: Note, source: Source) -> str:
@@ -162,8 +163,8 @@ def as_ris(sources: Sequence[Source], notes: Sequence[Note]) -> str:
     """
     lines: list[str] = []
     for source in sources:
-        lines += ["TY  - GEN", f"TI  - {_one_line(source.title)}"]
-        lines += [f"AU  - {_one_line(name)}" for name in source.authors]
+        lines += ["TY  - GEN", f"TI  - {on_one_line(source.title)}"]
+        lines += [f"AU  - {on_one_line(name)}" for name in source.authors]
         lines += [f"PY  - {source.year}"] if source.year else []
         lines += [f"N1  - {_line(note, source)}" for note in notes if note.book == source.sha256]
         lines += ["ER  - ", ""]
@@ -189,9 +190,9 @@ def _line(note: Note, source: Source) -> str:
     """Return a note as one line, such as "p. 41: “the north light” (From an answer: Maren Holt kept it.) My own words.
     [yellow]".
     """
-    passage, said, words = (" ".join(text.split()) for text in (note.passage, note.said, note.words))
+    passage, said, words = map(on_one_line, (note.passage, note.said, note.words))
     parts = [f"“{passage}”" if passage else "", f"(From an answer: {said})" if said else "", words, f"[{note.colour}]"]
-    return f"{_place(note, source)}: {' '.join(filter(None, parts))}"
+    return f"{on_one_line(_place(note, source))}: {' '.join(filter(None, parts))}"
 
 
 def _key(source: Source, used_keys: set[str]) -> str:
@@ -220,8 +221,4 @@ def _bibtex_name(name: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_SPECIAL.get(sign, sign) for sign in text.replace("\r", ""))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return "".join(_SPECIAL.get(sign, sign) for sign in plain(text.replace("\r", "")))

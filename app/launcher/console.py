@@ -34,12 +34,17 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_json(value: Any, indent: int | None = None) -> None:
-    """Write one complete JSON value to stdout. All control characters are escaped, also those outside ASCII, which
-    ``json.dumps`` leaves as they are.
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return JSON in which all control characters are escaped, also those outside ASCII, which ``json.dumps`` leaves as
+    they are.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    sys.stdout.write(text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS}) + "\n")
+    return text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS})
+
+
+def write_json(value: Any, indent: int | None = None) -> None:
+    """Write one complete JSON value to stdout."""
+    sys.stdout.write(json_text(value, indent) + "\n")
     sys.stdout.flush()
 
 

@@ -20,7 +20,7 @@ from app.core.answer_table import COLUMNS, add_row, read_table, write_table
 from app.core.settings import DEMO_MODEL, make_settings
 from assets.demo.recipe.questions import NOT_FOUND
 from engine.document import Document, Reading
-from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError, ResourceError
+from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError, ResourceError, plain
 from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
 ANSWER = "The rent is 1,200 euros a month. Bruno Keller pays it."
@@ -236,16 +236,42 @@ def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [" =1+1", "   @a", "＝1+1", "a;＠b", " '=1", "' =1", "  - one", "\t=1", "’=1", "\u202e=1", "\0\xa0\u200b\ufeff=1"],
+    [
+        *(
+            " =1+1",
+            "   @a",
+            "＝1+1",
+            "a;＠b",
+            " '=1",
+            "' =1",
+            "  - one",
+            "\t=1",
+            "’=1",
+            "\u202e=1",
+            "\0\xa0\u200b\ufeff=1",
+        ),
+        *(
+            "\0\xa0\u200b\ufeff=1",
+            "\u2028=1",
+            "a;\ufeff=1",
+            "a;\xa0\u200b@b",
+            "a\n\xad=1",
+            "\x1b]0;=1\x07",
+            "a;\x9b=1",
+            "\r=1",
+        ),
+    ],
 )
 def test_spaces_and_wide_signs_hide_no_formula(text: str, tmp_path: Path) -> None:
     table = tmp_path / "out.csv"
     write_table(table, {("a", "q"): dict.fromkeys(COLUMNS, "") | {"file": "a", "question": "q", "answer": text}})
-    assert read_table(table)["a", "q"]["answer"] == text
+    shown = plain(text.replace("\r", "\n"))
+    assert read_table(table)["a", "q"]["answer"] == shown
     with table.open(encoding="utf-8-sig", newline="") as lines:
         (row,) = csv.DictReader(lines)
-    for cell in row["answer"].split(";"):
-        assert not re.match(r"[\s\0\u200b\u202e\ufeff]*[=@+\-＝＠＋－]", cell), cell
+    assert plain(row["answer"]) == row["answer"]
+    for cell in re.split("[;\n]", row["answer"]):
+        assert not re.match(r"[\s\xad\u200b\ufeff\ufffd]*[=@+\-＝＠＋－]", cell), cell
 
 
 def test_a_table_that_a_spreadsheet_has_open_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

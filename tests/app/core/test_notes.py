@@ -16,11 +16,11 @@ from app.core import db, notes
 from app.core.books import Books
 from app.core.chats import Chat, Exchange
 from app.core.db import Database
-from app.core.export import answer_with_pages, as_markdown, without_pictures
+from app.core.export import answer_with_pages, as_json, as_markdown, harmless
 from app.core.notes import Note, NoteStore
 from app.core.references import FORMS, Source, as_bibtex, as_ris, sources_of
 from engine.document import Document
-from engine.errors import OptionError
+from engine.errors import CONTROLS, OptionError
 from engine.events import StopReason
 
 LEASE, LOG = "a" * 64, "b" * 64
@@ -361,8 +361,21 @@ def test_an_export_loads_no_picture() -> None:
 def test_no_backslash_of_a_text_brings_a_picture_back(before: str) -> None:
     """A backslash before a tag escaped the one that escapes the tag."""
     text = f"{before}<img src=http://evil.example/y> {before}![x](http://evil.example/x.png)"
-    made = MarkdownIt("commonmark", {"html": True}).render(without_pictures(text))
+    made = MarkdownIt("commonmark", {"html": True}).render(harmless(text))
     assert "<img" not in made
+
+
+def test_no_export_has_characters_that_a_terminal_obeys() -> None:
+    """Notes and answers may hold them; whoever prints a file of ours must not lose the title of the window to them."""
+    text = "a\x1b]0;forged\x07 \x9b31m\u202eb\r\nc\rd\x00"
+    note = Note("n", "a", 1, label=text, passage=text, said=text, words=text)
+    turn = Exchange(text, text, StopReason.END)
+    made = [form(text, (Source("a", text, text),), (note,)) for _, form in FORMS.values()]
+    made += [as_markdown(Chat("c", "", 0.0, (turn,)), text), answer_with_pages(turn, text)]
+    made.append(as_json(Chat("c", text, 0.0, ()), {"title": text}, ()))
+    for written in made:
+        assert not {ord(sign) for sign in written.replace("\r\n", "\n")} & set(CONTROLS), repr(written)
+        assert "forged" in written
 
 
 def test_a_footnote_after_an_exclamation_is_no_picture() -> None:
