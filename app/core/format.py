@@ -39,6 +39,11 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
+def all_of(extent: str) -> str:
+    """Name all of a text by its number of pages: "all 60 pages", but "all of it" for "1 page"."""
+    return "all of it" if extent.startswith("1 ") and " and " not in extent else f"all {extent}"
+
+
 RECOGNISED = "Recognised from a picture; may have slips."
 
 
@@ -175,7 +180,7 @@ def whole_line(whole: Mapping[str, Any]) -> str:
     """The line above an answer in the place of one from passages. ``whole``: ``of``, the pages of the book ("" for
     parts of it), and ``said``, how the facts differ (``app.trust.differences``).
     """
-    return " ".join(filter(None, (f"From all {whole['of']}." if whole.get("of") else "", whole.get("said", ""))))
+    return " ".join(filter(None, (f"From {all_of(whole['of'])}." if whole.get("of") else "", whole.get("said", ""))))
 
 
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:

@@ -313,9 +313,9 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     if current.stage is Stage.UNREAD and asked.now:
         return "Answers from passages at once. Your settings say that nothing is read."
     if current.stage is Stage.UNREAD and current.document is not None and current.read is not None:
-        return f"Answers from passages at once, and from all {current.document.extent()} when these have been read."
+        return f"Answers from passages at once, and after the reading from {_all(current.document)}."
     if current.stage is Stage.UNREAD and current.document is not None:
-        return f"Your first question begins the reading of all {current.document.extent()}, if it needs that."
+        return f"Your first question begins the reading of {_all(current.document)}, if it needs that."
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
         what = _first(current, read.pages_read) if read is not None and partly else _whole(current)
@@ -327,12 +327,15 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     if current.stage is not Stage.READING:
         return ""
     if current.document is not None and answers_at_once(current, asked):
-        pages = current.document.extent()
         left = current.remaining.left or current.remaining.total
         if left and not current.remaining.slower:  # else the line above says that it takes longer
-            return f"Answers from passages at once; after {stretch(left)} from all {pages}."
-        return f"Answers from passages at once, and from all {pages} when these have been read."
+            return f"Answers from passages at once; after {stretch(left)} from {_all(current.document)}."
+        return f"Answers from passages at once, and after the reading from {_all(current.document)}."
     return "You can ask already: your question is answered as soon as all of it has been read."
+
+
+def _all(document: Document) -> str:
+    return format.all_of(document.extent())
 
 
 def _first(current: OpenBook, pages: int) -> str:
@@ -366,7 +369,7 @@ def _choice(current: OpenBook) -> View:
     pages = len(whole.pages) if whole else 0
     first = document.pages[0].number if document and document.pages else 1
     fitting = max(1, fit.pages_that_fit) if fit else pages
-    lead = f"You can ask at once: answers come from passages of all {whole.extent()}." if whole else ""
+    lead = f"You can ask at once: answers come from passages of {_all(whole)}." if whole else ""
     return {
         "lead": lead,
         "sentence": f"{fit.sentence} {_why_fewer(fit, _unit(current))}".strip() if fit else "",

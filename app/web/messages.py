@@ -413,8 +413,8 @@ def _following(exchange: Exchange) -> str:
     waiting for it.
     """
     enough = _button(ENOUGH, exchange.answer_id, "Enough", "action main")
-    of = (exchange.notes or {})["first"]["of"]
-    return f'\n\n<div class="under advice">{_one_line(f"The answer from all {of} follows by itself.")} {enough}</div>'
+    of = format.all_of((exchange.notes or {})["first"]["of"])
+    return f'\n\n<div class="under advice">{_one_line(f"The answer from {of} follows by itself.")} {enough}</div>'
 
 
 def _thought(exchange: Exchange, *, newest: int | None = None) -> str:

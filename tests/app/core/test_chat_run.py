@@ -594,7 +594,7 @@ def test_a_reading_stopped_at_once_is_no_error(make_state: Make, a_file: Path) -
     assert (state.current.stage, state.current.trouble, len(engine.readings)) == (Stage.UNREAD, None, 1)
     view = page_view(state.current, engine.status())
     assert view["read"] == "Stopped before a page was read. Answers come from passages."
-    assert view["hint"] == "Answers from passages at once, and from all 10 pages when these have been read."
+    assert view["hint"] == "Answers from passages at once, and after the reading from all 10 pages."
     assert view["book"]["line"] == "10 pages"
     with pytest.raises(ApiError, match=r"The reading of the open book was stopped. Set trifold.now"):
         loops.run(openai_api._book(state, None, Ask("Where is lamp9?")))  # it said that no book is open

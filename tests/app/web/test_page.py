@@ -430,11 +430,13 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     assert hint() == later  # nothing is known of how far it is: a server elsewhere never tells
     assert hint(0, 50.0) == later
     assert hint(12, 2.0) == later
-    assert hint(12, 50.0) == ("Answers from passages at once, and from all 60 sections when these have been read.")
+    assert hint(12, 50.0) == "Answers from passages at once, and after the reading from all 60 sections."
     left = Remaining(Range(400.0, 420.0))
     assert hint(12, 50.0, remaining=left) == "Answers from passages at once; after about 7 min from all 60 sections."
+    short = OpenBook(stage=Stage.UNREAD, document=book(1))
+    assert view_of(short)["hint"] == "Your first question begins the reading of all of it, if it needs that."
     late = dataclasses.replace(left, slower=True)  # "at least 15 min left" stood above "after 4 to 15 min"
-    assert "after" not in hint(12, 50.0, remaining=late)
+    assert "after the reading" in hint(12, 50.0, remaining=late)
     read = BookRead(10, 100, 6, 60, 1.0, 1.0, KvBytes(), stopped=True)
     assert hint(stage=Stage.READY, read=read) == "Ask anything about the first 6 sections."
     whole = dataclasses.replace(read, stopped=False)
