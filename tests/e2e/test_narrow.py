@@ -42,7 +42,7 @@ def top(page: Page, selector: str) -> float:
 
 
 def test_a_low_screen_leaves_half_of_it_to_the_chat(page: Page) -> None:
-    """At 200 % zoom 70 of 400 pixels were left."""
+    """At 200 % zoom 70 of 400 pixels were left, and while a book was read 105."""
     page.set_viewport_size({"width": LOW[0], "height": LOW[1]})
     read_text(page, "Low Letters of a Keeper", "low.txt")
     clean_page(page)
@@ -56,6 +56,11 @@ def test_a_low_screen_leaves_half_of_it_to_the_chat(page: Page) -> None:
     page.wait_for_selector("#find", state="visible")
     page.keyboard.press("Escape")
     page.wait_for_selector("#find", state="hidden")
+    give_text(page, "A slow and long book", "slow.txt")
+    page.wait_for_selector('#trifold[data-stage="reading"]')
+    page.wait_for_selector("#stop-reading", state="visible")
+    assert top(page, "#ask-row") - bottom(page, "#map") >= LOW[1] * 0.4
+    page.click("#stop-reading")
 
 
 def test_a_book_that_is_too_long_can_be_asked_at_once_on_every_screen(phone: Page) -> None:
@@ -72,6 +77,7 @@ def test_a_book_that_is_too_long_can_be_asked_at_once_on_every_screen(phone: Pag
         assert box is not None
         middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
         assert page.evaluate("([x, y]) => document.elementFromPoint(x, y).tagName", middle) == "TEXTAREA"
+        assert top(page, "#ask-row") - bottom(page, "#top") >= height * 0.4
     ask(page, "Who kept the north light?")
     answered(page)
 

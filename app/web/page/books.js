@@ -109,7 +109,7 @@ function drawTrouble(trouble) {
 function drawChoice(choose) {
   byId("choose-lead").textContent = choose.lead;
   byId("choose-words").textContent = choose.sentence;
-  byId("choose-unit").textContent = `${choose.unit.charAt(0).toUpperCase()}${choose.unit.slice(1)}s`;
+  byId("choose-unit").textContent = choose.unit === "section" ? "Sections" : "Pages";
   byId("choose-read").textContent = `Read these ${choose.unit}s`;
   for (const part of ["first", "last"]) {
     const field = byId(`choose-${part}`);
