@@ -169,6 +169,11 @@ def with_limits(sign: str, under: str, over: str) -> str:
     return _script((sign, "name"), under, over)[0]
 
 
+def root(content: str, degree: str) -> str:
+    """Return a root as text on one line, such as "√(x + 1)". ``degree`` is "" for a square root."""
+    return _root(content, degree)[0]
+
+
 def _fraction(numerator: str, denominator: str, *, bar: bool = True) -> _Piece:
     if not bar:
         return f"{numerator} choose {denominator}", ""

@@ -27,6 +27,7 @@ from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_limits import with_limits
 from app.readers.pdf_pies import pies
+from app.readers.pdf_roots import with_roots
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,
@@ -114,10 +115,11 @@ def page_lines(
         text = joined_rows(with_signs(text, text_page, fonts, suspects.fonts), boxes)
         suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
-        text = with_limits(with_whole_words(text, boxes), boxes, shapes.bars)  # those in fractions first
-        text = as_read(with_limits(with_fractions(text, boxes, shapes), boxes), boxes)
+        text = with_roots(with_whole_words(text, boxes), boxes, shapes)
+        text = with_fractions(with_limits(text, boxes, shapes.bars), boxes, shapes)  # limits in fractions first
+        text = as_read(with_roots(with_limits(text, boxes), boxes, shapes), boxes)
         pieces = _pieces(text, boxes, suspects, set() if vocab is None else vocab)
-        mark_struck(pieces, boxes, suspects.turn, suspects.drawn, shapes.in_fractions)
+        mark_struck(pieces, boxes, suspects.turn, suspects.drawn, shapes.read)
     finally:
         text_page.close()
     mark_unseen(page, pieces)

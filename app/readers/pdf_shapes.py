@@ -79,8 +79,8 @@ class Shapes:
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
     boxes: list[tuple[Box, bool]] = field(default_factory=list)
-    in_fractions: set[Box] = field(default_factory=set)
-    """The bars of which ``with_fractions`` has made fractions."""
+    read: set[Box] = field(default_factory=set)
+    """The bars of which fractions and roots have been made."""
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
@@ -157,11 +157,11 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 
 def mark_struck(
-    pieces: Sequence[Line], boxes: CharacterBoxes, turn: Turn, paths: Sequence[Path], fractions: set[Box]
+    pieces: Sequence[Line], boxes: CharacterBoxes, turn: Turn, paths: Sequence[Path], read: set[Box]
 ) -> None:
     """Mark words through whose middle a line is drawn, as in "~~480~~ 520". The line begins and ends with the words;
     a line that goes on belongs to a table or a chart. ``turn`` converts the places of ``paths`` to places on the page.
-    The bars of ``fractions`` strike nothing.
+    The bars ``read`` belong to fractions and roots, and strike nothing.
     """
     if not boxes.upright:
         return
@@ -172,7 +172,7 @@ def mark_struck(
     ]
     if not thin:
         return
-    bars = sorted(((bar[2] + bar[3]) / 2, bar[0], bar[1]) for bar in thin if bar not in fractions)
+    bars = sorted(((bar[2] + bar[3]) / 2, bar[0], bar[1]) for bar in thin if bar not in read)
     ys = [y for y, _, _ in bars]
     for piece in pieces:
         bottom, height = piece.bottom, piece.height
@@ -231,14 +231,15 @@ def with_fractions(text: str, boxes: CharacterBoxes, shapes: Shapes) -> str:
     """Return the text of a page with each fraction written on one line, such as "1/4". Renumber ``boxes`` to match the
     new text.
     """
-    fractions = sorted(filter(None, (_fraction(text, boxes, bar) for bar in shapes.bars)), key=lambda one: one.start)
+    bars = [bar for bar in shapes.bars if bar not in shapes.read]
+    fractions = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
     if not fractions:
         return text
     new = NewText(text)
     for one in fractions:
         if one.start < new.at:
             continue
-        shapes.in_fractions.add(one.bar)
+        shapes.read.add(one.bar)
         if one.joins[0]:
             new.keep(new.at + len(before := text[new.at : one.start].rstrip()))
             if before[-1:].isalnum() or text[one.start - 1].isspace():

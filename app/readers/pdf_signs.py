@@ -41,7 +41,7 @@ _LOWER = 0.1  # minimum depth of a subscript below the line, as a share of the l
 _CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
-    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
+    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zµα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
     re.ASCII,
 )  # matches text that may have an exponent: a number below 100, a unit, a single letter, two or three consonants
 _FILLER = "\u200b"  # replaces a removed character, so that indices stay the same; ``cleaning`` drops it later
@@ -701,7 +701,7 @@ class NewText:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._signs: list[str] = []
+        self._parts: list[str] = []
         self._numbers: list[int] = []
         self._places: dict[int, Box] = {}
         self.at = 0
@@ -709,7 +709,7 @@ class NewText:
 
     def keep(self, end: int) -> None:
         """Take over the old text up to ``end``."""
-        self._signs += self._text[self.at : end]
+        self._parts.append(self._text[self.at : end])
         self._numbers += range(self.at, end)
         self.at = end
 
@@ -719,12 +719,12 @@ class NewText:
             x0, x1, top, bottom = box
             step = (x1 - x0) / len(words)
             for place in range(len(words)):
-                self._places[len(self._signs) + place] = x0 + place * step, x0 + (place + 1) * step, top, bottom
-        self._signs += words
+                self._places[len(self._numbers) + place] = x0 + place * step, x0 + (place + 1) * step, top, bottom
+        self._parts.append(words)
         self._numbers += [number] * len(words)
 
     def end(self, boxes: CharacterBoxes) -> str:
         """Take over the rest of the old text, and return the new one."""
         self.keep(len(self._text))
         boxes.number(self._numbers, self._places)
-        return "".join(self._signs)
+        return "".join(self._parts)

@@ -204,6 +204,37 @@ def test_limits_stand_at_their_sign_in_a_fraction_too(
     assert text == "S = (∑_(i=1)^n a)/(∑_(i=1)^n b) holds."
 
 
+_ROOT = b"\xd6"
+
+
+@pytest.mark.parametrize(
+    ("inside", "bar", "behind", "read"),
+    [
+        ([(107, 700, b"F1", 12, b"x + 1")], 28, 138, "y = √(x + 1) holds."),
+        ([(107, 700, b"F1", 12, b"x")], 7, 116, "y = √x holds."),
+        ([(107, 700, b"F1", 12, b"x"), (115, 704, b"F1", 8, b"2"), (123, 700, b"F1", 12, b"+ 1")], 35, 146,
+         "y = √(x^2 + 1) holds."),
+        ([(101, 705, b"F1", 5, b"3"), (107, 700, b"F1", 12, b"7")], 7, 116, "y = ∛7 holds."),
+    ],
+)  # fmt: skip
+def test_a_root_ends_where_its_line_ends(files: Any, inside: Any, bar: int, behind: int, read: str) -> None:
+    """√(x + 1) was read as √x + 1."""
+    spots = [(72, 700, b"F1", 12, b"y ="), (100, 700, b"S", 12, _ROOT), *inside, (behind, 700, b"F1", 12, b"holds.")]
+    content = _placed(*spots) + b"106 710.7 %d 0.5 re f\n" % bar
+    assert _parsed(files, content, b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text == read
+
+
+def test_roots_in_fractions_and_fractions_in_roots(files: Any) -> None:
+    """The fraction was torn: "√5 2"."""
+    over = [(98, 709, b"S", 12, _ROOT), (105, 709, b"F1", 12, b"5"), (102, 690, b"F1", 12, b"2")]
+    under = [(98, 610, b"S", 32, _ROOT), (117, 623, b"F1", 12, b"1"), (117, 605, b"F1", 12, b"3")]
+    spots = [(72, 700, b"F1", 12, b"y ="), *over, (117, 700, b"F1", 12, b"holds.")]
+    spots += [(72, 616, b"F1", 12, b"z ="), *under, (130, 616, b"F1", 12, b"holds.")]
+    content = _placed(*spots) + b"104 719.7 9 0.5 re f 97 703 16 0.5 re f 114 638.9 12 0.5 re f 116 619 9 0.5 re f\n"
+    text = _parsed(files, content, b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text
+    assert " ".join(text.split()) == "y = (√5)/2 holds. z = √(1/3) holds."
+
+
 def test_what_stands_around_a_sign_in_text_of_one_size_is_no_limit(files: Any) -> None:
     spots = [(72, 714, b"F1", 12, b"Year"), (120, 714, b"S", 12, b"\xe5"), (72, 700, b"F1", 12, b"1871")]
     spots += [
