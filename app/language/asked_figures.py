@@ -24,9 +24,9 @@ _DATE = (
 )
 _MONEY = r"[$€£]|\b(?:pounds?|dollars?|shillings?|guineas?|francs?|[Ee]uros?|roubles?|crowns?|millions?|cents?|Mark)\b"
 _NUMBER = (
-    r"\b(?:\d[\d,.]*|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|forty"
-    r"|fifty|sixty|seventy|eighty|ninety|hundred|thousand|half|several|few|many|zwei|drei|vier|fünf|sechs|sieben|acht"
-    r"|neun|zehn|elf|zwölf|\w+zehn|\w+zig|hundert|tausend)"
+    r"\b(?:(?<!\d[,.])\d++(?:[,.]\d++)*+|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen"
+    r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|half|several|few|many|zwei|drei|vier"
+    r"|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|\w+zehn|\w+zig|hundert|tausend)"
 )
 _OF = r"\W{1,3}(?:\w+\W{1,3})?"  # between a number and its unit
 _TIME = (

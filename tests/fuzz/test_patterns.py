@@ -11,7 +11,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from re import _constants as kind  # type: ignore[attr-defined]
 from re import _parser as grammar  # type: ignore[attr-defined]
@@ -21,20 +21,13 @@ import pytest
 
 from app.trust import speakers
 
-ROOMS = (
-    "app/core",
-    "app/trust",
-    "app/language",
-    "app/web",
-    "app/cli",
-    "app/models",
-    "engine/passages.py",
-    "engine/contents.py",
-    "engine/languages.py",
-    "engine/decode/quotations.py",
-)
+ROOMS = ("app", "engine")
+# The parsers run in a child process with limits; the others see no text of a person's documents or models.
+OUTSIDE = ("app/readers", "app/launcher", "engine/bench", "engine/distill")
 CALLS = frozenset({"compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"})
 ANCHORED = frozenset({"fullmatch", "match"})  # tried at one place only
+# Collections of patterns of which each is tried at the beginning of a question only.
+AT_BEGINNING = frozenset({"_HOW_MANY", "_PLACES"})
 LENGTH = 6000  # characters of a text
 SECONDS = 0.02  # of processor time for a text; a linear pattern needs less than 0.002
 MANY = 20  # repetitions from which a repeat counts as one without a limit
@@ -68,22 +61,52 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
-    """Yield place, pattern, and whether it is tried at the beginning of a text only, for all patterns of the rooms."""
-    for room in ROOMS:
-        for path in sorted(Path(room).rglob("*.py")) if Path(room).is_dir() else [Path(room)]:
-            source = path.read_text(encoding="utf-8")
-            module = importlib.import_module(".".join(path.with_suffix("").parts))
-            for call, name in calls(path):
-                method = call.func.attr  # type: ignore[attr-defined]
-                try:
-                    values = [eval(compile(ast.Expression(each), "", "eval"), vars(module)) for each in call.args[:2]]
-                except NameError:  # made of a word of the moment: its form is another pattern's, or it is escaped
-                    continue
-                if not isinstance(values[0], str):
-                    continue
-                flags = values[1] if method == "compile" and len(values) > 1 else 0
-                used = set(re.findall(rf"\b{name}\.(\w+)\(", source)) & CALLS if name else {method}
-                yield f"{path}:{call.lineno}", re.compile(values[0], flags), bool(used) and used <= ANCHORED
+    """Yield place, pattern, and whether it is tried at the beginning of a text only, for all patterns of the rooms:
+    those of calls, and those that a module has made in a loop.
+    """
+    for path in sorted(path for room in ROOMS for path in Path(room).rglob("*.py")):
+        found = list(calls(path))
+        if not found or path.as_posix().startswith(OUTSIDE):
+            continue
+        source = path.read_text(encoding="utf-8")
+        module, tried = importlib.import_module(".".join(path.with_suffix("").parts)), set()
+        for call, name in found:
+            method = call.func.attr  # type: ignore[attr-defined]
+            given = call.args[: 2 if method == "compile" else 1]
+            try:
+                values = [eval(compile(ast.Expression(each), "", "eval"), vars(module)) for each in given]
+            except NameError:  # made of a word of the moment: its form is another pattern's, or it is escaped
+                continue
+            if not isinstance(values[0], str | bytes):
+                continue
+            pattern = as_text(re.compile(values[0], values[1] if len(values) > 1 else 0))
+            used = set(re.findall(rf"\b{name}\.(\w+)\(", source)) & CALLS if name else {method}
+            tried.add(pattern)
+            yield f"{path}:{call.lineno}", pattern, bool(used) and used <= ANCHORED
+        for name, pattern in held(vars(module)):
+            if pattern not in tried:
+                yield f"{path}, {name}", pattern, name in AT_BEGINNING
+
+
+def as_text(pattern: re.Pattern[str] | re.Pattern[bytes]) -> re.Pattern[str]:
+    """Return the same pattern for text, if it is one for bytes."""
+    if isinstance(pattern.pattern, str):
+        return pattern
+    return re.compile(pattern.pattern.decode("latin-1"), pattern.flags | re.ASCII)
+
+
+def held(names: Mapping[str, object]) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield the patterns in the tuples, lists and dictionaries of a module, each with the name of its collection."""
+    for name, value in names.items():
+        waiting = [value] if isinstance(value, tuple | list | dict) and not name.startswith("__") else []
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, re.Pattern):
+                yield name, as_text(each)
+            elif isinstance(each, tuple | list):
+                waiting += each
+            elif isinstance(each, dict):
+                waiting += each.values()
 
 
 def letters(items) -> list[str]:  # type: ignore[no-untyped-def]
