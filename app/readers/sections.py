@@ -122,7 +122,7 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
                 label = title if at == 0 else f"{title.rstrip('.')}, part {at + 1}"
             else:
                 number += 1
-                label = "opening" if named and len(parts) == 1 and not sections else f"part {number}"
+                label = "opening" if named and len(parts) == 1 and not sections else f"section {number}"
             seen[label] += 1
             sections.append(Section(label if seen[label] == 1 else f"{label} ({seen[label]})", part))
     least = min((entry.level for entry in outline), default=0)

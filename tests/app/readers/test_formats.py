@@ -85,18 +85,18 @@ def test_ways_to_head_a_chapter(files: Any, heads: list[str]) -> None:
 
 def test_numbered_list_is_no_table_of_chapters(files: Any) -> None:
     text = "\n\n".join(["Bring these:", "1. A lamp", "2. A rope", "3. A knife", _PARAGRAPH])
-    assert _labels(read_document(files.text("a.txt", text))) == ["part 1"]
+    assert _labels(read_document(files.text("a.txt", text))) == ["section 1"]
 
 
 def test_sentence_that_begins_like_a_heading_is_text(files: Any) -> None:
     text = f"Part of the night he slept.\n\n{_PARAGRAPH}\n\nBook in hand, he sat.\n\n{_PARAGRAPH}"
-    assert _labels(read_document(files.text("a.txt", text))) == ["part 1"]
+    assert _labels(read_document(files.text("a.txt", text))) == ["section 1"]
 
 
 def test_text_without_headings_is_cut_at_paragraphs(files: Any) -> None:
     paragraphs = [f"{at}: {_PARAGRAPH}".strip() for at in range(60)]
     document = read_document(files.text("plain.txt", "\n\n".join(paragraphs)))
-    assert _labels(document)[:2] == ["part 1", "part 2"]
+    assert _labels(document)[:2] == ["section 1", "section 2"]
     assert all(1_500 < len(page.text) < 4_500 for page in document.pages)
     assert "\n\n".join(page.text for page in document.pages) == "\n\n".join(paragraphs)
 

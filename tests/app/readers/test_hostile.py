@@ -237,7 +237,7 @@ def test_one_line_of_five_megabytes(files: Any, line: str) -> None:
     document = read_document(files.text("line.txt", line))
     assert document.characters == pytest.approx(5_000_000, rel=0.01)
     assert max(len(page.text) for page in document.pages) <= 8_000
-    assert document.pages[0].label == "part 1"
+    assert document.pages[0].label == "section 1"
 
 
 def test_missing_folder_and_odd_paths(tmp_path: Path) -> None:
