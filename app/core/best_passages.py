@@ -1,17 +1,18 @@
-"""Finds the passages of a book that fit a question best, by words alone: before a model has read anything, or without a
-model.
+"""Finds the passages of a book that fit a question best, by words and their vectors: before a model has read anything,
+or without a model.
 
     best_passages(index.words, "How far is Orre?")     two to four passages, the best first
     found = records(index.words, "How far is Orre?")   the same as plain JSON, stored with the exchange
-    heading(len(found), "How far is Orre?")            "3 passages with words of your question"
+    heading(len(found), "How far is Orre?")            "3 passages that fit your question best"
     as_evidence(found)                                 the same for other programs
 
 A passage is a stretch of consecutive sentences or rows of a table. It is ranked by the rarity of the question's words
 that it has; what the question quotes counts as one word. Words just before and after it count less, because a passage
 may refer to them by "he" or "it". Words that stand together in one sentence count more, and so does a number if the
-question asks for one. If a question names a page or a chapter, only passages of these pages are ranked. A question that
-compares documents gets a passage of each. A question about the whole text gets its beginning and passages that are
-typical of it.
+question asks for one. In an English book, a word that is related to a word of the question ("malaria" to "disease")
+counts a little for it, and so does what the whole passage is about (``app.trust.meaning``). If a question names a page
+or a chapter, only passages of these pages are ranked. A question that compares documents gets a passage of each. A
+question about the whole text gets its beginning and passages that are typical of it.
 
 This module has no side effects. Measured: ``assets/evaluation/README.md``.
 """
@@ -19,9 +20,8 @@ This module has no side effects. Measured: ``assets/evaluation/README.md``.
 from __future__ import annotations
 
 import heapq
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from app.language.quoting import quoted_words
 from app.language.tokens import tokenize
 from app.language.words import values_in
 from app.trust.book_words import LONGEST as MOST_ASKED
-from app.trust.book_words import NAME, BookWords, Passage
+from app.trust.book_words import NAME, BookWords, Passage, Term
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan
 from engine.document import Document, Page
@@ -41,7 +41,7 @@ from engine.passages import OFTEN, asks_about_several, asks_for_whole
 MOST = 4
 """Maximum number of passages."""
 FEWEST = 2
-"""Minimum number of passages, if the book has as many with a word of the question."""
+"""Number of passages that need no more than ``FAINT`` of the best score."""
 LONGEST = 500
 """Maximum characters of a passage. With 450 characters, four passages had the fact for 84 % of the 148 questions of
 ``assets/starter`` and ``assets/evaluation``; with 500 and with 600 for 89 %.
@@ -53,7 +53,7 @@ average instead of 3.3, and they have the fact for 88 instead of 89 %.
 MOST_READ = 10
 """Maximum number of passages from which a model answers at once."""
 FAINT = 0.3
-"""Minimum score of such a passage, as a share of the best score."""
+"""Minimum score of any passage, as a share of the best score."""
 AROUND = 3
 """Number of sentences before and after a passage whose words count too."""
 BESIDE = 0.6
@@ -68,8 +68,13 @@ temperature, a percentage, a length of time, a length or an age (``app.language.
 """
 TOGETHER = 0.5
 """Weight of the words that the passage's best sentence has, in addition to their weight in the passage."""
+RELATED = 0.5
+"""Weight of the nearest word that is related to a word of the question, relative to this word's own."""
+MEANT = 0.4
+"""Weight of a passage that has the question's direction, relative to that of all of the question's words."""
 _MOST_TITLES = 40  # maximum number of chapters that are named to a model
 _CANDIDATES = 200  # maximum number of sentences, the best alone, around which passages are formed
+_MEANT_CANDIDATES = 100  # maximum number of sentences whose direction is nearest to the question's, for the same
 
 
 def best_passages(words: BookWords, question: str) -> list[Passage]:
@@ -88,8 +93,7 @@ def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[ra
         return _throughout(words, most)
     _, pages = reach_of(question, document)
     numbers = {at for at, page in enumerate(document.pages) if page.number in pages}
-    figure, kind = asks_for_a_figure(question), asked_kind(question)
-    ranked = _ranked(words, _asked(words, question), numbers, most, clear, figure=figure, kind=kind)
+    ranked = _Ranking(words, question, numbers).best(most, clear)
     if numbers and not ranked:
         ranked = _beginnings(words, numbers, most)
     if asks_about_several(question) and len(document.members) > 1:
@@ -99,92 +103,101 @@ def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[ra
 
 @dataclass(frozen=True)
 class _Asked:
-    """A word of a question that the book has, or words that the question quotes: the sentences that have it, and its
-    weight. ``key``: of the word; of quoted words, the words in quotation marks.
+    """A word of a question, or words that the question quotes. ``weight``: 0 for a word that the book lacks.
+    ``weights``: the weight of each sentence that has it, or a word that is related to it.
     """
 
     key: str
-    places: Sequence[int]
     weight: float
+    weights: Mapping[int, float]
 
 
 def _asked(words: BookWords, question: str) -> list[_Asked]:
-    terms = [
-        _Asked(term.key, places, words.weight(term)) for term in words.terms(question) if (places := words.having(term))
-    ]
+    terms = [_with_related(words, term) for term in words.terms(question)]
     quoted = ((text, words.quoting(text)) for text in quoted_words(question) if " " in text)
-    return terms + [_Asked(f'"{text}"', places, NAME * words.rarity(len(places))) for text, places in quoted if places]
+    weighted = ((text, places, NAME * words.rarity(len(places))) for text, places in quoted)
+    exact = [_Asked(f'"{text}"', weight, dict.fromkeys(places, weight)) for text, places, weight in weighted]
+    return [one for one in (*terms, *exact) if one.weights]
 
 
-def _ranked(
-    words: BookWords,
-    asked: Sequence[_Asked],
-    pages: Collection[int],
-    most: int,
-    clear: float,
-    *,
-    figure: bool,
-    kind: re.Pattern[str] | None,
-) -> list[range]:
-    """Rank stretches by what is asked for.
+def _with_related(words: BookWords, term: Term) -> _Asked:
+    places, weight = words.having(term.key), words.weight(term)
+    weights: dict[int, float] = {}
+    for related in words.meaning.related(term.whole) if words.meaning and term.kind == "word" else ():
+        if related.key != term.key:
+            others = words.having(related.key)
+            its = RELATED * related.share * min(weight, words.rarity(len(others)))
+            weights |= {place: max(its, weights.get(place, 0.0)) for place in others}
+    return _Asked(term.key, weight if places else 0.0, weights | dict.fromkeys(places, weight))
+
+
+class _Ranking:
+    """Ranks stretches of a book by what a question asks for.
 
     Args:
         pages: indexes of the only pages that count; empty for all.
-        figure: whether the question asks for a number.
-        kind: what the figure that it asks for looks like, if that is known.
     """
-    weights = {one.key: one.weight for one in asked}
-    keys: defaultdict[int, set[str]] = defaultdict(set)
-    for one in asked:
-        for place in one.places:
-            if not pages or words.page_of(place) in pages:
-                keys[place].add(one.key)
-    alone = heapq.nlargest(_CANDIDATES, keys, key=lambda place: (_weight(keys[place], weights), -place))
-    before = {place - 1 for place in alone if place and place in words.places_from(place - 1, LONGEST)}
-    scored = sorted(
-        (-_score(words, start, keys, weights, figure=figure, kind=kind), start) for start in before.union(alone)
-    )
-    chosen: list[range] = []
-    for score, start in scored:
-        places = words.places_from(start, LONGEST)
-        if len(chosen) == most or (len(chosen) >= FEWEST and score > clear * scored[0][0]):
-            break
-        if not any(places.start < other.stop and other.start < places.stop for other in chosen):
-            chosen.append(places)
-    return chosen
 
+    def __init__(self, words: BookWords, question: str, pages: Collection[int]) -> None:
+        self._words = words
+        asked = _asked(words, question)
+        self._asked = {one.key for one in asked}
+        self._figure, self._kind = asks_for_a_figure(question), asked_kind(question)
+        self._found: defaultdict[int, dict[str, float]] = defaultdict(dict)  # what each sentence has, and its weight
+        for one in asked:
+            for place, weight in one.weights.items():
+                if not pages or words.page_of(place) in pages:
+                    self._found[place][one.key] = weight
+        self._pages = pages
+        meant = [(term.whole, words.rarity(words.count(term.key))) for term in words.terms(question)]
+        self._direction = words.meaning.of_words(meant) if words.meaning else None
+        self._meant = MEANT * (sum(one.weight for one in asked) or 1.0)
 
-def _score(
-    words: BookWords,
-    start: int,
-    keys: Mapping[int, set[str]],
-    weights: Mapping[str, float],
-    *,
-    figure: bool,
-    kind: re.Pattern[str] | None,
-) -> float:
-    """Score the stretch that begins at the sentence ``start``. ``keys``: the question's words in each sentence."""
-    places = words.places_from(start, LONGEST)
-    within = _union(keys, places)
-    around = _union(keys, range(start - AROUND, places.stop + AROUND)) - within
-    best = max(_weight(keys.get(place, ()), weights) for place in places)
-    score = _weight(within, weights) + BESIDE * _weight(around, weights) + TOGETHER * best
-    has_figure = figure and any(_is_figure(key, weights) for place in places for key in words.places[place].keys)
-    is_of_the_kind = kind is not None and kind.search(words.text_of(places)) is not None
-    return score * (1 + FIGURE * has_figure) * (1 + OF_THE_KIND * is_of_the_kind)
+    def best(self, most: int, clear: float) -> list[range]:
+        """Choose up to ``most`` stretches that do not overlap. ``clear``: minimum score, as a share of the best one."""
+        scored = sorted((-self._score(start), start) for start in self._starts())
+        chosen: list[range] = []
+        for score, start in scored:
+            places = self._words.places_from(start, LONGEST)
+            least = clear if len(chosen) >= FEWEST else FAINT
+            if len(chosen) == most or score > least * scored[0][0]:
+                break
+            if not any(places.start < other.stop and other.start < places.stop for other in chosen):
+                chosen.append(places)
+        return chosen
 
+    def _starts(self) -> set[int]:
+        """The sentences with which stretches begin that are scored. None if no sentence has a word of the question."""
+        words = self._words
+        alone = heapq.nlargest(_CANDIDATES, self._found, key=lambda place: (self._alone(place), -place))
+        if alone and words.meaning and self._direction is not None and not self._pages:
+            alone += words.meaning.nearest(self._direction, _MEANT_CANDIDATES)
+        return {place - 1 for place in alone if place and place in words.places_from(place - 1, LONGEST)}.union(alone)
 
-def _is_figure(key: str, asked: Collection[str]) -> bool:
-    """Whether the key of a word is a number that the question does not have."""
-    return key.startswith("#") and key not in asked
+    def _score(self, start: int) -> float:
+        """Score the stretch that begins at a sentence."""
+        words, places = self._words, self._words.places_from(start, LONGEST)
+        within, around = self._have(places), self._have(range(start - AROUND, places.stop + AROUND))
+        beside = sum(weight - within.get(key, 0.0) for key, weight in around.items())
+        score = sum(within.values()) + BESIDE * beside + TOGETHER * max(map(self._alone, places))
+        if words.meaning and self._direction is not None:
+            score += self._meant * words.meaning.likeness(self._direction, places)
+        has_figure = self._figure and any(
+            key.startswith("#") and key not in self._asked for place in places for key in words.places[place].keys
+        )
+        is_of_the_kind = self._kind is not None and self._kind.search(words.text_of(places)) is not None
+        return score * (1 + FIGURE * has_figure) * (1 + OF_THE_KIND * is_of_the_kind)
 
+    def _alone(self, place: int) -> float:
+        return sum(self._found[place].values()) if place in self._found else 0.0
 
-def _union(keys: Mapping[int, set[str]], places: range) -> set[str]:
-    return set[str]().union(*(keys.get(place, ()) for place in places))
-
-
-def _weight(keys: Iterable[str], weights: Mapping[str, float]) -> float:
-    return sum(weights[key] for key in keys)
+    def _have(self, places: range) -> dict[str, float]:
+        """The largest weight of each word of the question in these sentences."""
+        largest: dict[str, float] = {}
+        for place in places:
+            for key, weight in self._found[place].items() if place in self._found else ():
+                largest[key] = max(weight, largest.get(key, 0.0))
+        return largest
 
 
 def _beginnings(words: BookWords, pages: Collection[int], most: int) -> list[range]:
@@ -267,7 +280,7 @@ def heading(count: int, question: str) -> str:
     """What stands above ``count`` passages for a question."""
     if asks_for_whole(question[:MOST_ASKED]):
         return f"{counted(count, 'passage')} from all of the text"
-    return f"{counted(count, 'passage')} with words of your question"
+    return f"{counted(count, 'passage')} that {'fits' if count == 1 else 'fit'} your question best"
 
 
 def _paragraphs(words: BookWords, places: range) -> list[int]:

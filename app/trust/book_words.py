@@ -40,6 +40,7 @@ from app.language.words import (
     without_ending,
 )
 from app.trust import table_rows
+from app.trust.meaning import Meaning
 from engine.document import Document, Member
 from engine.languages import language_of, language_of_question
 from engine.passages import STEM, spans
@@ -288,6 +289,14 @@ class BookWords:
     def _tables(self) -> dict[int, range]:
         """The indexes of the rows of each table."""
         return _ranges([place.table for place in self.places])
+
+    @cached_property
+    def meaning(self) -> Meaning | None:
+        """What the words and passages of an English book mean; None for a book in another language."""
+        if language_of(self.document.text) != "en":
+            return None
+        forms = [form for form in list(self._forms.values()) if form[1] in self._postings]
+        return Meaning(forms, [place.keys for place in self.places], lambda key: self.rarity(self.count(key)))
 
     @cached_property
     def _names(self) -> set[str]:
@@ -613,9 +622,9 @@ class BookWords:
             keys <= self.keys_around(place, reach) for place in self._postings[rarest]
         )
 
-    def having(self, term: Term) -> Sequence[int]:
-        """Return the indexes of the passages with this word."""
-        return self._postings.get(term.key, ())
+    def having(self, key: str) -> Sequence[int]:
+        """Return the indexes of the passages with this key."""
+        return self._postings.get(key, ())
 
     def quoting(self, words: str) -> list[int]:
         """Return the indexes of the passages in which these words begin, one after the other, whatever signs and line

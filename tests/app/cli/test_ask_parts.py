@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_a_model_is_shown_with_the_passages_that_fit_its_question(
     printed, told = capfd.readouterr()
     assert printed == f"{ANSWER}\n"
     assert (
-        told.index("2 passages with words of your question:") < told.index("[p. 2] Marta sold") < told.index("Reading")
+        told.index("2 passages that fit your question best:") < told.index("[p. 2] Marta sold") < told.index("Reading")
     )
 
 
@@ -120,7 +121,7 @@ def test_passages_alone_are_asked_now(engine: ScriptedEngine, capfd: pytest.Capt
     assert main(["ask", "mill.pdf", "Who sold a goose?", "--now", "--model", "demo"]) == 0
     printed, told = capfd.readouterr()
     assert printed == f"{ANSWER}\n"
-    assert "From 2 passages. Nothing else has been read." in told
+    assert re.search(r"From \d passages\. Nothing else has been read\.", told)
     assert engine.readings == []
     assert engine.asked[0].excerpt is not None
     assert "[page 2]\nMarta sold" in engine.asked[0].excerpt.text
