@@ -53,7 +53,8 @@ class AtomicUpload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # on a full disk the rest of the file cannot be written, which was raised before
+            self._file.close()
         self._partial.unlink(missing_ok=True)
 
     def write(self, block: bytes) -> None:

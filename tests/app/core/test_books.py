@@ -73,6 +73,22 @@ def test_what_arrives_in_part_is_deleted(books: Books, tmp_path: Path) -> None:
     assert list((tmp_path / "Bücher").iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_disk_that_fills_at_the_last_bytes_is_said_and_nothing_is_left(books: Books, tmp_path: Path) -> None:
+    """Closing the file tried to write the same bytes again, and its error took the place of the sentence."""
+
+    def receive() -> None:
+        with books.receive("a.txt") as incoming:
+            incoming._file.close()
+            incoming._file = Path("/dev/full").open("wb")  # noqa: SIM115
+            incoming.write(TEXT)
+            incoming.keep()
+
+    with pytest.raises(ResourceError, match="No space left"):
+        receive()
+    assert list((tmp_path / "Bücher").iterdir()) == []
+
+
 def test_an_empty_file_and_a_huge_one_are_refused(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DocumentError, match="is empty"):
         take(books, "a.txt", b"")
