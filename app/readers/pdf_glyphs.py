@@ -118,10 +118,19 @@ class PageFonts:
             self._kinds[font] = _kind_of(name)
         return self._kinds[font]
 
-    def without_letter(self, count: int) -> list[int]:
-        """Return the indices, below ``count``, of the characters to which their fonts give no letter."""
-        answers = map(pdf_calls.has_no_letter, repeat(self._text, count), range(count))  # faster than a loop
-        return [index for index, answer in enumerate(answers) if answer == 1]
+    def without_letter(self, text: str) -> Iterator[int]:
+        """Yield the indices of the characters to which their fonts of signs give no letter. Rows that are drawn at once
+        in a font of letters, which most are, are passed over. ``text`` is the page's, as pdfium returns it.
+        """
+        handle, piece_of, has_no_letter = self._text, pdf_calls.text_object, pdf_calls.has_no_letter
+        for row in _ROW.finditer(text):
+            start, end = row.span()
+            if not self.kind_at(start) and piece_of(handle, end - 1) == piece_of(handle, start):
+                continue
+            answers = map(has_no_letter, repeat(handle, end - start), range(start, end))  # faster than a loop
+            for at, answer in enumerate(answers, start):
+                if answer == 1 and not text[at].isspace() and self.kind_at(at):
+                    yield at
 
     def has_no_letter(self, index: int) -> bool:
         """Whether the font of a character gives it no letter, so that pdfium returns its code."""
@@ -181,9 +190,8 @@ def with_signs(
         signs[at] = _shown(text[at], at, kind, fonts) if kind else _named(text, at, text_page, fonts)
     if special and special <= symbols.TEX_KINDS:
         # a font of TeX's that names a character names it right
-        for at in fonts.without_letter(len(text)):
-            if not text[at].isspace() and (kind := fonts.kind_at(at)):
-                signs[at] = symbols.tex_sign(kind, ord(text[at]))
+        for at in fonts.without_letter(text):
+            signs[at] = symbols.tex_sign(fonts.kind_at(at), ord(text[at]))
         return joined("".join(signs))
     for start, end, kind in fonts.words_with_signs(text) if special else ():
         for at in range(start, end):
