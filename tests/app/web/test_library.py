@@ -334,7 +334,7 @@ def test_suggestions_come_with_the_pages(data: Path) -> None:
     library = Library(state, Sample(Path("nowhere")))
     assert library.view()["suggestions"] == []
     open_book(state, outline_free.title)
-    wait_for(lambda: "What is the document about?" in library.view()["suggestions"])
+    wait_for(lambda: "What is the book about?" in library.view()["suggestions"])
     state.close()
 
 
