@@ -87,7 +87,7 @@ _ASSENT = (
     r"|oui|non|bien sûr|certainement|d['’]accord|volontiers|avec plaisir|sí|claro|por supuesto|desde luego"
 )
 _TALK = re.compile(
-    r"^\W*(?:hello|hi|hey|good (?:day|morning|evening|afternoon)|you(?:['’]re| are) welcome|welcome|thanks?|sorry"
+    r"^\W*+(?:hello|hi|hey|good (?:day|morning|evening|afternoon)|you(?:['’]re| are) welcome|welcome|thanks?|sorry"
     r"|please|my name|feel free|let(?:['’]s| me| us)|if you (?:have|need|want|would)|here(?:['’]s| is| are)"
     r"|goodbye|bye|as an? (?:ai|language)|hope (?:this|that|it)"
     r"|i(?:['’](?:m|d|ll|ve)| am| will) |i (?:think|believe|feel|hope|can|could|would|do|don|have no|cannot"
@@ -97,7 +97,7 @@ _TALK = re.compile(
     r"|bonjour|merci|désolé|voici|n['’]hésite|voulez-vous|souhaitez-vous|aquí (?:está|tiene)"
     rf"|(?:{_ASSENT})[!.,] +(?:here|i|let|feel|please)"
     r"|ich (?:bin|denke|glaube|hoffe|kann|finde|habe keine)|je (?:suis|pense|crois|peux|ne)|j['’]espère)\b"
-    rf"|^\W*(?:{_ASSENT}|based on the (?:text|book|document|passage|context))\W*$",
+    rf"|^\W*+(?:{_ASSENT}|based on the (?:text|book|document|passage|context))\W*$",
     re.IGNORECASE,
 )
 _REFUSAL = re.compile(
