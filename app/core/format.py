@@ -568,6 +568,13 @@ def place_named(chip: Mapping[str, Any], unit: str, long: bool = True) -> str:
     return f"{title}, {places}" if title and places else places
 
 
+def standing(chip: Mapping[str, Any], unit: str) -> str:
+    """Where a citation stands, within a sentence: "on page 12", "in section 3", "in Lease 2024, page 12"."""
+    place = place_named(chip, unit)
+    on = not chip.get("document") and (chip.get("unit", unit) == "page" or place.startswith("slide "))
+    return ("on " if on else "in ") + place
+
+
 def _is_title(label: str, title: str) -> bool:
     """Whether a section is called like its document. Labels of sections end with "…" if they are cut."""
     return label == title or (label.endswith("…") and title.startswith(label[:-1]))

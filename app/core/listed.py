@@ -71,9 +71,20 @@ _LABELS = {
     for kind, words in _KINDS.items()
 }
 _SAID = {
-    "en": ("{} on {}, found by search:", "place", "places", "page", "pages", "label", "labels"),
-    "de": ("{} auf {}, durch Suche gefunden:", "Stelle", "Stellen", "Seite", "Seiten", "Nummer", "Nummern"),
+    "en": {
+        "place": ("{} place", "{} places"),
+        "page": ("on {} page", "on {} pages"),
+        "section": ("in {} section", "in {} sections"),
+        "label": ("{} label", "{} labels"),
+    },
+    "de": {
+        "place": ("{} Stelle", "{} Stellen"),
+        "page": ("auf {} Seite", "auf {} Seiten"),
+        "section": ("in {} Abschnitt", "in {} Abschnitten"),
+        "label": ("{} Nummer", "{} Nummern"),
+    },
 }
+_BY_SEARCH = {"en": "found by search:", "de": "durch Suche gefunden:"}
 LISTED = "listed"
 _MOST_ROWS = 150
 """Maximum rows of the table."""
@@ -90,7 +101,9 @@ def listed(document: Document, question: str) -> Comparison | None:
     Returns:
         None if the question asks for something else, or if the text has nothing of it.
     """
-    said = _SAID.get(language_of_question(question) or "en", _SAID["en"])
+    asked_in = language_of_question(question) or "en"
+    language = asked_in if asked_in in _SAID else "en"
+    said = _SAID[language]
     wanted = next((match[1] for pattern in _PLACES if (match := pattern.match(question))), None)
     if wanted is not None:
         found = Finder().find(document, wanted.strip())
@@ -100,16 +113,16 @@ def listed(document: Document, question: str) -> Comparison | None:
             for hits in (list(group),)
         ]
         number = f"{len(found.hits)}{'+' if found.more else ''}"
-        places = f"{number} {said[1] if len(found.hits) == 1 else said[2]}"
-        on = f"{len(pages)} {said[3] if len(pages) == 1 else said[4]}"
-        return _table(document, said[0].format(places, on), pages) if pages else None
+        places = said["place"][len(found.hits) != 1].format(number)
+        within = said[document.unit][len(pages) != 1].format(len(pages))
+        return _table(document, f"{places} {within}, {_BY_SEARCH[language]}", pages) if pages else None
     kind = next((kind for kind, pattern in _HOW_MANY.items() if pattern.match(question)), None)
     labels = dict(reversed(list(_labelled(document, kind)))) if kind else {}
     if not labels:
         return None
     rows = [(name, [span]) for name, span in reversed(labels.items())]
-    head = f"{len(rows)} {said[5] if len(rows) == 1 else said[6]}, "
-    return _table(document, head + said[0].partition(", ")[2], rows)
+    labelled = said["label"][len(rows) != 1].format(len(rows))
+    return _table(document, f"{labelled}, {_BY_SEARCH[language]}", rows)
 
 
 def _labelled(document: Document, kind: str) -> Iterator[tuple[str, PageSpan]]:

@@ -24,7 +24,7 @@ from functools import partial
 
 from app.core.contents import chapters
 from app.core.find import Finder, Found, Hit
-from app.core.format import page_name, places_named
+from app.core.format import page_name, places_named, standing
 from app.language.quoting import quoted_words
 from app.language.spellings import spellings
 from app.language.tokens import WORD
@@ -424,9 +424,8 @@ def mentioned(mention: Mention, reach: Reach, document: Document) -> str:
     """
     last = "last" if reach is Reach.LAST else "first"
     member = document.member_at(mention.page)
-    where = page_name(mention.label, (member or document).unit, long=True)
-    place = f"in {member.title}, {where}" if member else f"{'on' if document.unit == 'page' else 'in'} {where}"
-    return f"“{mention.words}” {last} stands {place}."
+    chip = {"pages": [{"label": mention.label}], "document": member.title if member else ""}
+    return f"“{mention.words}” {last} stands {standing(chip, (member or document).unit)}."
 
 
 def numbered(numbers: Sequence[int], one: str, several: str) -> str:

@@ -121,16 +121,16 @@ _WORDS = {
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """Labels of buttons for screen readers."""
 _SAID = {
-    "quoted": "These words stand in the book, on {}.",
-    "verbatim": "This sentence stands in the book word for word, on {}.",
+    "quoted": "These words stand in the book, {}.",
+    "verbatim": "This sentence stands in the book word for word, {}.",
     "missing": "These words stand nowhere in the book.",
-    "partly": "These words do not stand in the book like this. {} of {} stand on {}.",
-    "says": "The book says so on {}: a passage has the names, the numbers and most of the words of this sentence.",
-    "group": "The book says so on {}: passages have the names, numbers and most words of these {} sentences.",
-    "near": "The nearest passage stands on {}. It does not say all of this sentence.",
-    "lacks": "The nearest passage stands on {}. It does not have: {}.",
-    "names": "These words stand on {}.",
-    "passage": "This passage has words of your question. It stands on {}.",
+    "partly": "These words do not stand in the book like this. {} of {} stand {}.",
+    "says": "The book says so {}: a passage has the names, the numbers and most of the words of this sentence.",
+    "group": "The book says so {}: passages have the names, numbers and most words of these {} sentences.",
+    "near": "The nearest passage stands {}. It does not say all of this sentence.",
+    "lacks": "The nearest passage stands {}. It does not have: {}.",
+    "names": "These words stand {}.",
+    "passage": "This passage has words of your question. It stands {}.",
     "drew": "The model attended to {} while it wrote this sentence, {} times as much as to an average page. "
     "That is a hint, not a proof.",
 }
@@ -188,7 +188,7 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
     if chip["kind"] == "absent":
         said = f"{format.absence({**(notes or {}), 'missing': chip['missing']})}."
     else:
-        said = _said(chip, format.place_named(chip, _unit(notes)), notes, sentences)
+        said = _said(chip, _unit(notes), notes, sentences)
     if any(page.get("recognised") for page in chip["pages"]):
         said += " Recognised from a picture; may have slips."
     if any(page.get("unread") for page in chip["pages"]):
@@ -278,8 +278,9 @@ def _assumed(notes: Mapping[str, Any] | None) -> list[str]:
     return format.assumed(notes, _unit(notes)) if notes and not notes.get("from_notes") else []
 
 
-def _said(chip: Mapping[str, Any], places: str, notes: Mapping[str, Any] | None, sentences: int = 1) -> str:
+def _said(chip: Mapping[str, Any], unit: str, notes: Mapping[str, Any] | None, sentences: int = 1) -> str:
     """What the card says of a citation that stands for a number of sentences."""
+    places = format.standing(chip, unit)
     kind, values = str(chip["kind"]), [places]
     if sentences > 1:
         kind, values = "group", [places, str(sentences)]
@@ -290,7 +291,7 @@ def _said(chip: Mapping[str, Any], places: str, notes: Mapping[str, Any] | None,
     elif kind == "near" and chip.get("lacks"):
         kind, values = "lacks", [places, ", ".join(chip["lacks"][:_MOST_LACKING])]
     elif kind == "drew":
-        values = [places, f"{chip['times']:.0f}"]
+        values = [format.place_named(chip, unit), f"{chip['times']:.0f}"]
     return format.of_text(_SAID[kind], notes).format(*values)
 
 

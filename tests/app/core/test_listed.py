@@ -37,3 +37,13 @@ def test_places_and_labels_are_counted_and_listed(question: str, head: str | Non
     assert [chip["pages"][0]["number"] for chip in (found.chips if found else [])] == (
         [1, 3] if "tables are there" in question else [int(cell) for cell in cells]
     )
+
+
+def test_places_in_a_text_without_pages_are_in_its_sections() -> None:
+    text = Document.from_pages("Report", PAGES, unit="section")
+    found = listed(text, "On which pages is the north light mentioned?")
+    assert found is not None
+    assert found.answer.startswith("3 places in 2 sections, found by search:")
+    found = listed(text, "Auf welchen Seiten steht whale?")
+    assert found is not None
+    assert found.answer.startswith("1 Stelle in 1 Abschnitt, durch Suche gefunden:")

@@ -100,6 +100,24 @@ def test_a_quotation_that_is_nearly_right_is_not_called_right() -> None:
     assert text.endswith(' class="cite missing nearly" value="0.0">not exact, 41 of 43 words, p. 12</button></p>')
 
 
+@pytest.mark.parametrize(
+    ("cited", "unit", "place"),
+    [
+        (chip("quoted", 4, "12"), "page", "on page 12"),
+        (chip("quoted", 4, "12", "13"), "page", "on pages 12 to 13"),
+        (chip("quoted", 4, "section 3"), "section", "in section 3"),
+        (chip("quoted", 4, "Chapter 9: North Head"), "section", "in Chapter 9: North Head"),
+        (chip("quoted", 4, "slide 3"), "section", "on slide 3"),
+        (chip("quoted", 4, "3", document="Log", unit="page"), "section", "in Log, page 3"),
+    ],
+)
+def test_words_stand_on_a_page_and_in_a_section(cited: dict[str, Any], unit: str, place: str) -> None:
+    """A card said "on section 1"."""
+    card = messages.card(notes(cited, unit=unit), 0)
+    assert card is not None
+    assert card["said"] == f"These words stand in the book, {place}."
+
+
 def test_attention_is_never_called_more_than_a_hint() -> None:
     said = messages.card(notes(chip("drew", 4, "7", times=8.2)), 0)
     assert said is not None

@@ -336,6 +336,7 @@ WRITTEN = {
     "moment": ("today, 12:30", "12 Mar 2026"),
     "page_name": ("p. 7", "Xyz"),
     "place_named": ("page 12", "Xyz, pages 7 to 9", "Xyz, p. 7", "section 7 – section 9"),
+    "standing": ("on page 12", "on pages 7 to 9", "on slide 7", "in Xyz, page 7", "in section 7 – section 9"),
     **{"size": ("1.2 GB",), "percent": ("40 %",), "count": ("1,234",), "milliseconds": ("53.4 ms",)},
 }
 UNITS = ("page", "section")
