@@ -438,6 +438,24 @@ def test_a_new_chat_waits_for_the_end_of_the_answer(page: Page) -> None:
     until(page, lambda: questions(page) == 0)
 
 
+def test_the_chat_before_is_gone_before_gradio_has_the_next_one(page: Page) -> None:
+    """The answer about one book stood for a second below the first line of another."""
+    with_book(page)
+    ask(page, "Who kept the north light?")
+    answered(page)
+    rows = page.locator("#chat .message-row")
+    assert rows.last.is_visible(), "it is there as soon as it is drawn"
+    held: list[Route] = []
+    page.route("**/gradio_api/run/predict", lambda route: held.append(route))
+    page.click("#begin-chat")
+    until(page, lambda: bool(held) and page.get_attribute("#trifold", "data-turns") == "none")
+    assert not any(row.is_visible() for row in rows.all())
+    for route in held:
+        route.continue_()
+    page.unroute("**/gradio_api/run/predict")
+    chat_is_shown(page)
+
+
 @pytest.mark.parametrize("name", ["page", "phone"])
 def test_everything_can_be_read(request: pytest.FixtureRequest, name: str) -> None:
     page: Page = request.getfixturevalue(name)

@@ -34,6 +34,7 @@ export function showChat(chat) {
   if (shown !== chat.id) {
     followChat();
     hearChat();
+    byId("trifold").dataset.shown = "no"; // hides the chat before, which Gradio draws until it has the new record
   }
   shown = chat.id;
   wanted = chat.record;
@@ -44,16 +45,21 @@ export function showChat(chat) {
 function follow() {
   clearTimeout(retry);
   if (byId("trifold").dataset.live === "no") return; // the next message of the stream calls this function again
-  const refresh = byId("refresh");
-  if (refresh?.textContent.trim() === wanted) {
+  if (isShown()) {
     // Gradio's loading sign requests animation frames forever, even after Gradio has removed the sign.
     if (!loaded) endForeignFrames();
     loaded = true;
-    byId("trifold").dataset.shown = "yes";
     return;
   }
-  refresh?.click();
+  byId("refresh")?.click();
   retry = setTimeout(follow, RETRY_MS);
+}
+
+// Returns whether Gradio shows the newest record, and shows the chat then.
+function isShown() {
+  if (byId("refresh")?.textContent.trim() !== wanted) return false;
+  byId("trifold").dataset.shown = "yes";
+  return true;
 }
 
 function bringGradio() {
@@ -140,10 +146,11 @@ export function bindChat() {
   setInterval(() => beat(ALONE_MS), BEAT_MS);
   // Fills an answer's element as soon as Gradio has created it, before the browser paints.
   new MutationObserver((changes) => {
+    isShown();
     draw();
     tidy();
     keepPlace(changes.some((change) => [...change.removedNodes].some((node) => node.nodeType === Node.ELEMENT_NODE)));
-  }).observe(byId("chat"), { subtree: true, childList: true });
+  }).observe(byId("chat"), { subtree: true, childList: true, characterData: true });
   bindFollow();
   bringGradio();
 }
