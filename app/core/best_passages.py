@@ -34,8 +34,10 @@ from app.language.words import values_in
 from app.trust.book_words import LONGEST as MOST_ASKED
 from app.trust.book_words import NAME, BookWords, Passage, Term
 from app.trust.citations import placed
+from app.trust.meaning import Meaning
 from app.trust.quoted import PageSpan
 from engine.document import Document, Page
+from engine.languages import language_of_question
 from engine.passages import OFTEN, asks_about_several, asks_for_whole
 
 MOST = 4
@@ -81,11 +83,20 @@ def best_passages(words: BookWords, question: str) -> list[Passage]:
     """Return up to ``MOST`` passages that fit a question, the best first. Those of a question about the whole text are
     in the order of the book. Empty if the book has no word of the question.
     """
-    return [words.stretch(places) for places in _chosen(words, question, MOST, CLEAR)]
+    return [words.stretch(places) for places in _shown(words, question)]
 
 
-def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[range]:
-    """Choose up to ``most`` stretches for a question. ``clear``: minimum score, as a share of the best score."""
+def _shown(words: BookWords, question: str) -> list[range]:
+    return _chosen(words, question, MOST, CLEAR, by_related_words=False)
+
+
+def _chosen(words: BookWords, question: str, most: int, clear: float, *, by_related_words: bool) -> list[range]:
+    """Choose up to ``most`` stretches for a question.
+
+    Args:
+        clear: minimum score, as a share of the best score.
+        by_related_words: whether words that are related to the question's suffice, if the book has none of these.
+    """
     document, question = words.document, question[:MOST_ASKED]
     if not words.places:
         return []
@@ -93,7 +104,8 @@ def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[ra
         return _throughout(words, most)
     _, pages = reach_of(question, document)
     numbers = {at for at, page in enumerate(document.pages) if page.number in pages}
-    ranked = _Ranking(words, question, numbers).best(most, clear)
+    ranking = _Ranking(words, question, numbers)
+    ranked = ranking.best(most, clear) if ranking.has_own_words or by_related_words else []
     if numbers and not ranked:
         ranked = _beginnings(words, numbers, most)
     if asks_about_several(question) and len(document.members) > 1:
@@ -112,18 +124,18 @@ class _Asked:
     weights: Mapping[int, float]
 
 
-def _asked(words: BookWords, question: str) -> list[_Asked]:
-    terms = [_with_related(words, term) for term in words.terms(question)]
+def _asked(words: BookWords, meaning: Meaning | None, question: str) -> list[_Asked]:
+    terms = [_with_related(words, meaning, term) for term in words.terms(question)]
     quoted = ((text, words.quoting(text)) for text in quoted_words(question) if " " in text)
     weighted = ((text, places, NAME * words.rarity(len(places))) for text, places in quoted)
     exact = [_Asked(f'"{text}"', weight, dict.fromkeys(places, weight)) for text, places, weight in weighted]
     return [one for one in (*terms, *exact) if one.weights]
 
 
-def _with_related(words: BookWords, term: Term) -> _Asked:
+def _with_related(words: BookWords, meaning: Meaning | None, term: Term) -> _Asked:
     places, weight = words.having(term.key), words.weight(term)
     weights: dict[int, float] = {}
-    for related in words.meaning.related(term.whole) if words.meaning and term.kind == "word" else ():
+    for related in meaning.related(term.whole) if meaning and term.kind == "word" else ():
         if related.key != term.key:
             others = words.having(related.key)
             its = RELATED * related.share * min(weight, words.rarity(len(others)))
@@ -132,7 +144,7 @@ def _with_related(words: BookWords, term: Term) -> _Asked:
 
 
 class _Ranking:
-    """Ranks stretches of a book by what a question asks for.
+    """Ranks stretches of a book by what a question asks for. ``has_own_words``: whether the book has a word of it.
 
     Args:
         pages: indexes of the only pages that count; empty for all.
@@ -140,7 +152,9 @@ class _Ranking:
 
     def __init__(self, words: BookWords, question: str, pages: Collection[int]) -> None:
         self._words = words
-        asked = _asked(words, question)
+        # a word of another language may be one of English too: German "Gift" is a poison
+        self._meaning = words.meaning if language_of_question(question) in (None, "en") else None
+        asked = _asked(words, self._meaning, question)
         self._asked = {one.key for one in asked}
         self._figure, self._kind = asks_for_a_figure(question), asked_kind(question)
         self._found: defaultdict[int, dict[str, float]] = defaultdict(dict)  # what each sentence has, and its weight
@@ -150,8 +164,10 @@ class _Ranking:
                     self._found[place][one.key] = weight
         self._pages = pages
         meant = [(term.whole, words.rarity(words.count(term.key))) for term in words.terms(question)]
-        self._direction = words.meaning.of_words(meant) if words.meaning else None
-        self._meant = MEANT * (sum(one.weight for one in asked) or 1.0)
+        self._direction = self._meaning.of_words(meant) if self._meaning else None
+        weight = sum(one.weight for one in asked)
+        self.has_own_words = weight > 0
+        self._meant = MEANT * (weight or 1.0)
 
     def best(self, most: int, clear: float) -> list[range]:
         """Choose up to ``most`` stretches that do not overlap. ``clear``: minimum score, as a share of the best one."""
@@ -167,11 +183,13 @@ class _Ranking:
         return chosen
 
     def _starts(self) -> set[int]:
-        """The sentences with which stretches begin that are scored. None if no sentence has a word of the question."""
+        """The sentences with which stretches begin that are scored. None if no sentence has a word of the question,
+        or a related one.
+        """
         words = self._words
         alone = heapq.nlargest(_CANDIDATES, self._found, key=lambda place: (self._alone(place), -place))
-        if alone and words.meaning and self._direction is not None and not self._pages:
-            alone += words.meaning.nearest(self._direction, _MEANT_CANDIDATES)
+        if alone and self._meaning and self._direction is not None and not self._pages:
+            alone += self._meaning.nearest(self._direction, _MEANT_CANDIDATES)
         return {place - 1 for place in alone if place and place in words.places_from(place - 1, LONGEST)}.union(alone)
 
     def _score(self, start: int) -> float:
@@ -180,8 +198,8 @@ class _Ranking:
         within, around = self._have(places), self._have(range(start - AROUND, places.stop + AROUND))
         beside = sum(weight - within.get(key, 0.0) for key, weight in around.items())
         score = sum(within.values()) + BESIDE * beside + TOGETHER * max(map(self._alone, places))
-        if words.meaning and self._direction is not None:
-            score += self._meant * words.meaning.likeness(self._direction, places)
+        if self._meaning and self._direction is not None:
+            score += self._meant * self._meaning.likeness(self._direction, places)
         has_figure = self._figure and any(
             key.startswith("#") and key not in self._asked for place in places for key in words.places[place].keys
         )
@@ -243,10 +261,10 @@ def _typical(words: BookWords, place: int) -> float:
 def excerpt(words: BookWords, question: str) -> Document:
     """Make a short text of the passages from which a question can be answered at once, about 1,500 tokens. They are in
     the order of the book, each with the name of its page. A question about the whole text gets the table of contents
-    too. A question without a word of the book gets passages from all of the book.
+    too. A question without a word of the book, or a related one, gets passages from all of the book.
     """
     document = words.document
-    chosen = _chosen(words, question, MOST_READ, FAINT) or _throughout(words, MOST_READ)
+    chosen = _chosen(words, question, MOST_READ, FAINT, by_related_words=True) or _throughout(words, MOST_READ)
     stretches = sorted(chosen, key=lambda places: places.start)
     pages = [words.page_of(places.start) for places in stretches]
     texts = [words.text_of(places) for places in stretches]
@@ -267,7 +285,7 @@ def records(words: BookWords, question: str) -> list[dict[str, Any]]:
     """
     asked = set() if asks_for_whole(question[:MOST_ASKED]) else {term.key for term in words.terms(question)}
     passages = []
-    for places in _chosen(words, question, MOST, CLEAR):
+    for places in _shown(words, question):
         passage = words.stretch(places)
         spans = [PageSpan(part.page, part.start, part.end) for part in passage.parts]
         place = {"kind": "passage", "at": 0, "from": 0, "unit": words.document.unit, **placed(words.document, spans)}

@@ -1,7 +1,7 @@
 """Writes an answer into its chat, event by event, with everything that is stored beside it.
 
 ``ExchangeWriter`` keeps one exchange, a question with its answer: the words with the source of each token, the figures,
-the thought, the citations that ``Citations`` collects, the passages found by words, and how the answer was made. It
+the thought, the citations that ``Citations`` collects, the passages that fit best, and how the answer was made. It
 also decides whether an answer is a refusal or repeats an earlier one. It knows nothing of time or of the order in which
 a question is run; ``app.core.chat_run`` runs the question and calls the writer.
 """

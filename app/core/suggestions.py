@@ -413,7 +413,7 @@ def language_of_book(document: Document) -> Language | None:
 def _names(document: Document, pages_read: int) -> list[str]:
     """The names that occur most often in the pages read. Empty for a German text, because all nouns are capitalised
     there. A name that stands in no line as a whole is left out, because its end may belong to the next heading, and so
-    is one that is a line of the first page, because a title names what all of the document is about.
+    is the title or the first line, which names what all of the document is about.
     """
     if language_of_book(document) == "de":
         return []
@@ -424,7 +424,8 @@ def _names(document: Document, pages_read: int) -> list[str]:
         for name in _NAME.finditer(text)
         if len(name[0]) <= _LONGEST and _is_name(name[0].split()) and _begins_name(text, name.start())
     )
-    titles = {" ".join(line.split()).casefold() for line in pages[0].text.splitlines()} if pages else set()
+    first = next((line for page in pages for line in page.text.splitlines() if line.strip()), "")
+    titles = {" ".join(line.split()).casefold() for line in (first, document.title)}
     names = (name for name, _ in counts.most_common() if name.casefold() not in titles)
     return list(islice((name for name in names if any(name in page.text for page in pages)), _NAMES))
 

@@ -46,10 +46,11 @@ _LOGGED = re.compile(_STAMP, re.I)
 _CUE = re.compile(r"^[ \t]*(?:\d+:)?\d\d?:\d\d[.,]\d{2,3}[ \t]+-->[ \t]", re.M)
 # matches the name of a speaker in subtitles of the web
 _SPEAKER = re.compile(r"<v(?:\.[^\s<>]{1,60})?[ \t]{1,9}([^<>\n]{1,100})>", re.I)
-# matches other tags of subtitles: types, which may have classes but no words ("a <b and c> d" is text), languages,
-# colours, and the time from which on words are shown
+# matches other tags of subtitles: types, which may have classes and attributes, but no words alone ("a <b and c> d" is
+# text), languages, colours, and the time from which on words are shown
 _CUE_TAG = re.compile(
-    r"</?(?:[bciu]|ruby|rt)(?:\.[^\s<>]{0,100})?>|</?(?:v|lang|font)(?:[. ][^<>\n]{0,100})?>"
+    r"</?(?:[bciu]|ruby|rt)(?:\.[^<>\n]{0,100}|[ \t]{1,9}[\w-]{1,20}=[^<>\n]{0,100})?[ \t]{0,9}>"
+    r"|</?(?:v|lang|font)(?:[. ][^<>\n]{0,100})?>"
     r"|<(?:\d{1,3}:)?\d\d:\d\d\.\d{3}>",
     re.I,
 )

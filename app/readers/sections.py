@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _CUT_CHAPTER = 8_000  # approximate characters of the sections into which a long
 INDENTED = {"style": "white-space:pre-wrap"}
 """Attributes of a paragraph of HTML whose white space is kept, such as an indented line of program text."""
 
+# matches a heading with which a text counts its own sections, as contracts do
+_OWN_SECTION = re.compile(r"^[ \t#*]{0,9}(?:section|sec\.|abschnitt) ?\d", re.I | re.M)
 _LONGEST_LINE = 120  # maximum characters of a paragraph that may be a line of program text
 
 
@@ -102,10 +105,13 @@ def split_levels(blocks: Sequence[Block]) -> int:
 
 
 def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
-    """Make named sections and the table of contents from chapters. A long chapter becomes several sections."""
+    """Make named sections and the table of contents from chapters. A long chapter becomes several sections. What has no
+    title is called "section 2" or, in a text that counts sections of its own, "part 2".
+    """
     sections: list[Section] = []
     outline: list[Heading] = []
     named = any(chapter.title for chapter in chapters)
+    unit = "part" if any(_OWN_SECTION.search(chapter.text) for chapter in chapters) else "section"
     seen: Counter[str] = Counter()
     number = 0
     for chapter in chapters:
@@ -122,7 +128,7 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
                 label = title if at == 0 else f"{title.rstrip('.')}, part {at + 1}"
             else:
                 number += 1
-                label = "opening" if named and len(parts) == 1 and not sections else f"section {number}"
+                label = "opening" if named and len(parts) == 1 and not sections else f"{unit} {number}"
             seen[label] += 1
             sections.append(Section(label if seen[label] == 1 else f"{label} ({seen[label]})", part))
     least = min((entry.level for entry in outline), default=0)

@@ -278,7 +278,7 @@ class BookWords:
         titles = f"{document.title} {document.author or _author_above(text)}"
         for known in (self._lower, self._large):
             known.update(self._form(raw)[0] for raw, _ in tokenize(titles))
-        self._known = {without_ending(whole) for whole, _ in self._forms.values()}
+        self._own_forms = tuple(self._forms.values())
         self._heads: dict[int, frozenset[str]] = {}  # keys of the head of a row's table, by the row's index
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
@@ -291,12 +291,18 @@ class BookWords:
         return _ranges([place.table for place in self.places])
 
     @cached_property
+    def _known(self) -> set[str]:
+        """The stems of the book's words."""
+        return {without_ending(whole) for whole, _ in self._own_forms}
+
+    @cached_property
     def meaning(self) -> Meaning | None:
         """What the words and passages of an English book mean; None for a book in another language."""
         if language_of(self.document.text) != "en":
             return None
-        forms = [form for form in list(self._forms.values()) if form[1] in self._postings]
-        return Meaning(forms, [place.keys for place in self.places], lambda key: self.rarity(self.count(key)))
+        return Meaning(
+            self._own_forms, [sorted(place.keys) for place in self.places], lambda key: self.rarity(self.count(key))
+        )
 
     @cached_property
     def _names(self) -> set[str]:

@@ -147,6 +147,9 @@ def over(count: float, rate: float) -> float:
     return count / rate if rate else 0.0
 
 
+_MOST_OTHERS = 0.95  # largest share that is counted: Windows counts a short run's time as 0
+
+
 def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:
     """Share of the time of all processors that other programs used.
 
@@ -156,7 +159,7 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
         seconds: elapsed seconds.
         cores: number of processors.
     """
-    return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
+    return min(_MOST_OTHERS, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
 
 
 def counted_s(seconds: float, own_s: float, others: float) -> float:

@@ -95,11 +95,27 @@ def test_a_question_without_a_word_of_the_book_finds_nothing() -> None:
 
 
 def test_a_related_word_is_found_where_the_book_lacks_the_word_itself() -> None:
-    """The question's own words led to the road and the weather: it found no passage about the malaria."""
-    pages = [f"{FILLER * 6} {text} {FILLER * 6}" for text in ("He fell a victim to malaria.", "He fell off a ladder.")]
+    """A model that was asked about a disease got passages from all of the book, and none about the malaria."""
+    texts = ["Nothing happened."] * 30 + ["He fell a victim to malaria.", "He fell off a ladder."]
+    pages = [f"{FILLER * 6} {text} {FILLER * 6}" for text in texts]
     book = Document.from_pages("Memoir", pages)
-    assert "malaria" in found(book, "Which disease did he catch?")[0]
+    words = BookWords(book)
+    assert "malaria" in excerpt(words, "Which disease did he catch?").text
     assert "ladder" in found(book, "Which disease did he catch from the ladder?")[0]
+
+
+def test_passages_without_a_word_of_the_question_are_not_shown() -> None:
+    """A roaster's manual was asked which disease he caught, and "Fan wheel, once a year" fitted best."""
+    assert records(BookWords(LEASE), "Which animal composed the letter's symphony?")
+    assert records(BookWords(LEASE), "Which pet composed a symphony?") == []
+    assert records(BookWords(LEASE), "Who owns the apartment building?") == []
+
+
+@pytest.mark.parametrize("question", ["Welches Gift bekam das Pferd?", "Was für ein Brief kam an?"])
+def test_words_of_a_question_in_another_language_are_no_english_ones(question: str) -> None:
+    """German "Gift" is a poison, and "Brief" a letter."""
+    book = Document.from_pages("Ball", [f"{FILLER * 6} The present was worth a short stamp. {FILLER * 6}"] * 3)
+    assert excerpt(BookWords(book), question).text == excerpt(BookWords(book), "Zzyzx?").text
 
 
 def test_related_words_are_not_looked_up_in_a_book_of_another_language() -> None:

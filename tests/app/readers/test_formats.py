@@ -101,6 +101,13 @@ def test_text_without_headings_is_cut_at_paragraphs(files: Any) -> None:
     assert "\n\n".join(page.text for page in document.pages) == "\n\n".join(paragraphs)
 
 
+def test_a_text_with_sections_of_its_own_is_cut_into_parts(files: Any) -> None:
+    """The dog of "Section 9" was cited as "section 2"."""
+    paragraphs = [f"Section {at}. {_PARAGRAPH}".strip() for at in range(1, 40)]
+    document = read_document(files.text("lease.txt", "\n\n".join(["This lease is made.", *paragraphs])))
+    assert not any(label.startswith("section") for label in _labels(document))
+
+
 def test_hard_line_ends_are_re_flowed_and_verse_is_not(files: Any) -> None:
     prose = (
         "It was the last night of the year and the keeper of the north\nlight sat over his book, for the wind had gone"

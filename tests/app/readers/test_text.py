@@ -156,8 +156,9 @@ def test_tags_of_subtitles_are_no_text(files: Any) -> None:
     tagged = (
         f"{head}<v.loud Ada Bell>The <i>lamp</i> &amp; wick</v>{second}<c.red>a < b <00:06.000>c</c>\n<V Bo>No. <12345>"
         '\n<b.x>a</b> <b and c> <font color="red">d</font>'
+        '\n<b class="x">Hi</b> <i >you</i> <c.yellow Loud>all</c>'
     )
-    shown = f"{head}Ada Bell: The lamp & wick{second}a < b c\nBo: No. <12345>\na <b and c> d"
+    shown = f"{head}Ada Bell: The lamp & wick{second}a < b c\nBo: No. <12345>\na <b and c> d\nHi you all"
     assert _read(files, "a.vtt", tagged) == shown
     assert _read(files, "a.txt", "In HTML, <i>a</i> &amp; <b>b</b> are.") == "In HTML, <i>a</i> &amp; <b>b</b> are."
 
