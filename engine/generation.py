@@ -371,7 +371,7 @@ class Generation:
         if self.thoughts is None:
             return "", [self.stream.add((token,)) for token in tokens], range(len(tokens))
         parser, thinks = self.thoughts.parser, self.thoughts.thinks
-        thought, pieces, answered = "", list[str](), list[int]()
+        thought, pieces, answered = self.thoughts.take_untold(), list[str](), list[int]()
         for at, token in enumerate(tokens):
             was_thinking, mark = parser.thinking, self.thoughts.marks.get(token, "")
             piece = self.stream.add((token,))
@@ -414,7 +414,8 @@ class Generation:
         tail, thought = self.stream.flush() if self.reason is StopReason.END else "", ""
         if self.thoughts:
             parts = (self.thoughts.parser.feed(tail), self.thoughts.parser.end())
-            tail, thought = "".join(one.answer for one in parts), "".join(one.thought for one in parts)
+            tail = "".join(one.answer for one in parts)
+            thought = self.thoughts.take_untold() + "".join(one.thought for one in parts)
             self.thoughts.text += thought
         self.text += tail
         if thought and self.thoughts:

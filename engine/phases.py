@@ -56,6 +56,8 @@ class Thoughts:
     count: int = 0
     """Number of tokens of the thoughts so far."""
     was_cut: bool = False
+    untold: str = ""
+    """The end of a thought that was cut, which the next event tells."""
 
     @classmethod
     def of(
@@ -115,12 +117,17 @@ class Thoughts:
             return self._close()
         return None if reason is StopReason.CONTEXT and made >= limit else []
 
+    def take_untold(self) -> str:
+        """Return ``untold``, once."""
+        untold, self.untold = self.untold, ""
+        return untold
+
     def _close(self) -> list[int]:
         """Close the thought, and return the tokens that do it."""
         family = self.form.family
         words = family.close if self.parser.thinking else family.skip
         self.was_cut = bool(self.count)
-        self.text += self.parser.close().thought
+        self.untold = self.parser.close().thought
         self.thinks = False
         return self.encode(words)
 

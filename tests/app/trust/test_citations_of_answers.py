@@ -228,7 +228,7 @@ def test_of_several_documents_a_citation_says_which_with_its_own_page() -> None:
     said = [(entry["document"], entry["pages"][0]["number"]) for entry in evidence(records[0], answer)]
     assert said == [("Lease 2024", 2), ("Lease 2025", 3)]
     cards = [card(records[0], number) or {} for number in (0, 1)]
-    assert [shown["said"].partition(" on ")[2][:18] for shown in cards] == [
+    assert [shown["said"].rpartition(" in ")[2][:18] for shown in cards] == [
         "Lease 2024, page 2",
         "Lease 2025, page 3",
     ]

@@ -37,6 +37,7 @@ TIMED = (
     "synchronize",
     "_seconds",
     "_best",
+    "_timed",
     "_through_buffers",
     "send_pieces",
 )  # of graphs.py, devices.py and probe.py
