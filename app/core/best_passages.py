@@ -20,8 +20,7 @@ This module has no side effects. Measured: ``assets/evaluation/README.md``.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,12 +123,12 @@ class _Asked:
     weights: Mapping[int, float]
 
 
-def _asked(words: BookWords, meaning: Meaning | None, question: str) -> list[_Asked]:
-    terms = [_with_related(words, meaning, term) for term in words.terms(question)]
+def _asked(words: BookWords, meaning: Meaning | None, terms: Iterable[Term], question: str) -> list[_Asked]:
+    related = [_with_related(words, meaning, term) for term in terms]
     quoted = ((text, words.quoting(text)) for text in quoted_words(question) if " " in text)
     weighted = ((text, places, NAME * words.rarity(len(places))) for text, places in quoted)
     exact = [_Asked(f'"{text}"', weight, dict.fromkeys(places, weight)) for text, places, weight in weighted]
-    return [one for one in (*terms, *exact) if one.weights]
+    return [one for one in (*related, *exact) if one.weights]
 
 
 def _with_related(words: BookWords, meaning: Meaning | None, term: Term) -> _Asked:
@@ -154,16 +153,17 @@ class _Ranking:
         self._words = words
         # a word of another language may be one of English too: German "Gift" is a poison
         self._meaning = words.meaning if language_of_question(question) in (None, "en") else None
-        asked = _asked(words, self._meaning, question)
+        terms = words.terms(question)
+        asked = _asked(words, self._meaning, terms, question)
         self._asked = {one.key for one in asked}
         self._figure, self._kind = asks_for_a_figure(question), asked_kind(question)
-        self._found: defaultdict[int, dict[str, float]] = defaultdict(dict)  # what each sentence has, and its weight
+        self._found: dict[int, dict[str, float]] = {}  # what each sentence has, and its weight
         for one in asked:
             for place, weight in one.weights.items():
                 if not pages or words.page_of(place) in pages:
-                    self._found[place][one.key] = weight
+                    self._found.setdefault(place, {})[one.key] = weight
         self._pages = pages
-        meant = [(term.whole, words.rarity(words.count(term.key))) for term in words.terms(question)]
+        meant = [(term.whole, words.rarity(words.count(term.key))) for term in terms]
         self._direction = self._meaning.of_words(meant) if self._meaning else None
         weight = sum(one.weight for one in asked)
         self.has_own_words = weight > 0
@@ -207,13 +207,13 @@ class _Ranking:
         return score * (1 + FIGURE * has_figure) * (1 + OF_THE_KIND * is_of_the_kind)
 
     def _alone(self, place: int) -> float:
-        return sum(self._found[place].values()) if place in self._found else 0.0
+        return sum(self._found.get(place, {}).values())
 
     def _have(self, places: range) -> dict[str, float]:
         """The largest weight of each word of the question in these sentences."""
         largest: dict[str, float] = {}
         for place in places:
-            for key, weight in self._found[place].items() if place in self._found else ():
+            for key, weight in self._found.get(place, {}).items():
                 largest[key] = max(weight, largest.get(key, 0.0))
         return largest
 

@@ -1,6 +1,6 @@
 """Word vectors of English: how much the meanings of two words have in common.
 
-    rows()["malaria"]                                    5,121
+    rows()["malaria"]                                    8957
     vectors()[rows()["malaria"]]                         64 numbers of length 1
 
 The product of two vectors is 1 for the same word and near 0 for words that have nothing in common. The vectors are

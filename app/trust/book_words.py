@@ -644,7 +644,7 @@ class BookWords:
 
     def count(self, key: str) -> int:
         """Return the number of passages with this key."""
-        return len(self._postings.get(key, ()))
+        return len(self.having(key))
 
     def place_at(self, part: PageRange) -> int:
         """Return the index of the passage at the beginning of a part of a page."""

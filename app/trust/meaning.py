@@ -73,6 +73,7 @@ class Meaning:
                 self._sentences[at] = weighted[[number.get(key, -1) for key in keys]].sum(0)
         self._common = _unit(self._sentences.sum(0))
         self._sentences -= np.outer(self._sentences @ self._common, self._common)
+        self._lengths = np.maximum(np.linalg.norm(self._sentences, axis=1), _TINY)
 
     def related(self, word: str) -> list[Related]:
         """Return up to ``MOST`` keys of the book that are related to a folded word, its own among them."""
@@ -92,8 +93,7 @@ class Meaning:
 
     def nearest(self, asked: Direction, most: int) -> list[int]:
         """Return the indexes of the sentences that are nearest to a question, the nearest first."""
-        lengths = np.linalg.norm(self._sentences, axis=1)
-        order = np.argsort(-(self._sentences @ asked) / np.maximum(lengths, _TINY), kind="stable")
+        order = np.argsort(-(self._sentences @ asked) / self._lengths, kind="stable")
         return [int(at) for at in order[:most]]
 
     def likeness(self, asked: Direction, sentences: range) -> float:

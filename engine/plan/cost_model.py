@@ -48,6 +48,9 @@ _FRESH_S = 7 * 24 * 3600.0
 # Maximum share of the processors that other programs may use during a measurement. Beyond this share, the next start
 # measures again.
 _MAX_OTHERS = 0.1
+# Maximum share of the processors that other programs are said to use. Windows counts a short run's processor time as 0,
+# and the run would count as no time at all.
+_MOST_OTHERS = 0.95
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,6 @@ def over(count: float, rate: float) -> float:
     was not measured.
     """
     return count / rate if rate else 0.0
-
-
-_MOST_OTHERS = 0.95  # largest share that is counted: Windows counts a short run's time as 0
 
 
 def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:
